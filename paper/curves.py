@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fedpower import CodeBook
 from fedpower.estimator.fedpca import FedPCA
 from fedpower.estimator.terms import build_study, options_of
-from fedpower.linalg.subspace import Alignment
+from fedpower.linalg import Alignment
 from fedpower.options import SOLVERS, Auto
 from fedpower.protocol.schedule import decaying, every
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings

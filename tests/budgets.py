@@ -43,7 +43,6 @@ def priced(mode: str = "moment", *, n_sharing: int | None = None, colluders: int
 def ledgers_in(
     folder: Path, names: Iterable[str], epsilon: float = 8.0, delta: float = 1e-6
 ) -> dict[str, Path]:
-    """New ledgers by the names of their silos."""
     paths = {name: folder / f"{name}.ledger" for name in names}
     for name, path in paths.items():
         Ledger.create(path, epsilon=epsilon, delta=delta, silo=name).close()
@@ -51,6 +50,5 @@ def ledgers_in(
 
 
 def spent(path: Path) -> Account:
-    """What was charged to a ledger."""
     with Ledger.open(path) as ledger:
         return ledger.spent()

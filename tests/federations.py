@@ -11,14 +11,14 @@ from msgspec import structs
 
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
-from fedpower.protocol import Coordinator, Study, every
 from fedpower.protocol import coordinator as driving
-from fedpower.protocol.coordinator import Round, in_turn
+from fedpower.protocol.coordinator import Coordinator, Round, in_turn
 from fedpower.protocol.messages import AskMoment, AskQuery, AskSteps, Message, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude
+from fedpower.protocol.schedule import every
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings, UploadSettings, start
-from fedpower.protocol.study import NoiseMode
+from fedpower.protocol.study import NoiseMode, Study
 from problems import Array, ArrayMoment, spiked_rows, split
 
 D, K, R, T = 6, 2, 3, 4
@@ -103,7 +103,6 @@ class Party:
         self.restart()
 
     def restart(self) -> None:
-        """Begin a new process: all that was in memory is gone."""
         if self.study.is_private and self.folder is not None:
             path = self.folder / f"{self.name}.ledger"
             if self.ledger is None:
@@ -173,7 +172,6 @@ def outcome_of(case: str, coordinator: Coordinator) -> Outcome:
 
 
 def result_bytes(case: str, coordinator: Coordinator) -> bytes:
-    """Return everything that a run ends with, as bytes."""
     outcome = outcome_of(case, coordinator)
     solution, kept = outcome.solution, io.BytesIO()
     np.savez(kept, basis=solution.basis, values=solution.values)
@@ -183,6 +181,5 @@ def result_bytes(case: str, coordinator: Coordinator) -> bytes:
 
 
 def closed_rounds(coordinator: Coordinator) -> list[Round]:
-    """Return what is stored of the closed rounds, as it is read back."""
     closed = coordinator.history if coordinator.done else coordinator.history[:-1]
     return [decode_as(encode(each), Round) for each in closed]

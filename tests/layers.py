@@ -30,7 +30,6 @@ def edges_of(adjacency: Array) -> list[tuple[str, str]]:
 
 
 def write_layer(path: Path, adjacency: Array) -> Path:
-    """Write a network in the form that the path's ending says."""
     edges = edges_of(adjacency)
     match path.suffix:
         case ".npz":

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.fits import fed_pca
 from fedpower.report import Result, read_result
 from fedpower.report.record import Record
-from fits import fed_pca
 from problems import spiked_rows
 
 HOSTILE = (
@@ -37,7 +37,6 @@ def hospitals(
     columns: tuple[str, ...] | None = None,
     rows: int = 600,
 ) -> dict[str, pd.DataFrame]:
-    """Return silos of so many rows each."""
     numbers = spiked_rows(rows * len(names), n_features, rank=3, seed=5)
     frame = pd.DataFrame(numbers, columns=columns or [f"test{place}" for place in range(n_features)])
     return {name: frame[place :: len(names)] for place, name in enumerate(names)}
@@ -46,7 +45,6 @@ def hospitals(
 def written(
     folder: Path, silos: Mapping[str, Any], rank: int = 4, command: Any = None, **parameters: Any
 ) -> Path:
-    """Return the folder with the result of a fit."""
     model = fed_pca(rank, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters})
     return model.fit_silos(silos).result_.with_record(command=command and list(command)).save(folder)
 
@@ -94,7 +92,6 @@ def federated(like: Path, folder: Path) -> Path:
 
 
 def with_run(result: Result, run: Mapping[str, Any]) -> Result:
-    """Return a result with another record, given in JSON's types."""
     return replace(result, record=Record.of(run))
 
 

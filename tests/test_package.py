@@ -22,6 +22,8 @@ def modules_after(statement: str) -> set[str]:
 def test_importing_the_package_takes_nothing_with_it():
     heavy = {"numpy", "scipy", "sklearn", "pyarrow", "pandas", "matplotlib", "click", "rich"}
     assert not modules_after("import fedpower") & heavy
+    tables = {"sklearn", "pyarrow", "pandas", "adbc_driver_manager"}
+    assert not modules_after("import fedpower.rows.opening") & tables
 
 
 @pytest.mark.slow

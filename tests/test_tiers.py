@@ -1,14 +1,12 @@
 """The tiers of the tests: every mark has a target, and PyTorch is imported in its own tier alone."""
 
-import ast
 import re
 from pathlib import Path
 
 from tiers import FAST, IMPORT_TORCH, NAMED, TIERS, is_left_alone
 
 ROOT = Path(__file__).parents[1]
-DEVICES = {"torch", "triton", "kernels"}
-"""The last is of these tests themselves, and imports PyTorch."""
+AT_THE_TOP = re.compile(r"^(\S.* = )?(import|from|pytest\.importorskip\(.) ?(torch|triton)\b", re.MULTILINE)
 
 
 def test_every_tier_has_a_mark_and_a_target_that_test_all_runs(pytestconfig):
@@ -27,7 +25,7 @@ def test_pytorch_is_imported_at_the_top_of_its_own_tests_alone():
     """So the fast tests need none, and do not wait for it."""
     for path in sorted((ROOT / "tests").rglob("*.py")):
         if path.name not in IMPORT_TORCH:
-            assert not _imported(ast.parse(path.read_text(encoding="utf-8"))) & DEVICES, path
+            assert not AT_THE_TOP.search(path.read_text(encoding="utf-8")), path
 
 
 def test_a_tier_imports_the_files_that_name_it_and_leaves_the_others_alone():
@@ -40,19 +38,6 @@ def test_a_tier_imports_the_files_that_name_it_and_leaves_the_others_alone():
         for chosen in (NAMED, "not slow", "slow or audits", "not (slow and pages)"):
             assert not is_left_alone(text, chosen)
     assert is_left_alone(whole, FAST)
+    assert is_left_alone("pytestmark = [\n    pytest.mark.audits,\n]", FAST)
     assert not is_left_alone(one, FAST)
     assert not is_left_alone("def test_it(): ...", FAST)
-
-
-def _imported(tree: ast.Module) -> set[str]:
-    """Return the packages that a file imports wherever it is imported, skipped or not."""
-    found = set()
-    for node in tree.body:
-        for each in ast.walk(node) if not isinstance(node, ast.FunctionDef | ast.ClassDef) else ():
-            if isinstance(each, ast.Import):
-                found |= {alias.name.split(".")[0] for alias in each.names}
-            elif isinstance(each, ast.ImportFrom):
-                found.add((each.module or "").split(".")[0])
-            elif isinstance(each, ast.Call) and ast.unparse(each.func).endswith("importorskip"):
-                found |= {str(word.value) for word in each.args if isinstance(word, ast.Constant)}
-    return found

@@ -18,7 +18,7 @@ IMPORT_TORCH = ("test_device_moment.py",)
 
 _MARKS = {tier: re.compile(rf"\bmark\.{tier}\b") for tier in TIERS}
 _MARKS["devices"] = re.compile(r"\bmark\.devices\b|\bforms\(")  # row_forms.py marks some of its forms
-_WHOLE = re.compile(rf"^pytestmark = \[?pytest\.mark\.({'|'.join(TIERS)})\b", re.MULTILINE)
+_WHOLE = re.compile(rf"^pytestmark = \[?\s*pytest\.mark\.({'|'.join(TIERS)})\b", re.MULTILINE)
 
 
 def named_in(text: str) -> set[str]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_args
+from typing import Any, ClassVar, Literal, dataclass_transform, get_args
 
 import numpy as np
 
@@ -126,7 +126,12 @@ class _Value:
         """Return the fields that differ from their defaults."""
         defaults = {item.name: item.default for item in fields(self)}  # type: ignore[arg-type]
         values = {name: getattr(self, name) for name in defaults}
-        return {name: value for name, value in values.items() if np.ndim(value) or value != defaults[name]}
+        return {name: value for name, value in values.items() if not _is_default(value, defaults[name])}
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    """Return whether a value is the default, which a list, a vector or a table never is."""
+    return value is default or (isinstance(value, str | Real | _Value) and value == default)
 
 
 def _settings(kind: Any) -> dict[str, Setting]:
@@ -384,7 +389,7 @@ class Noise(_Value, kw_only=False):
 # --- all of them -----------------------------------------------------------------------------------
 
 SOLVERS: dict[str, type[Solver]] = {kind.name: kind for kind in (Auto, PowerMethod, Krylov, Upload)}
-_AGGREGATIONS: dict[str, type[Aggregation]] = {kind.name: kind for kind in (Plain, Secure)}
+AGGREGATIONS: dict[str, type[Aggregation]] = {kind.name: kind for kind in (Plain, Secure)}
 
 
 class Options(_Value):
@@ -410,7 +415,7 @@ class Options(_Value):
     unit: Any = None
     noise: Any = Noise()
     aggregation: Any = setting(
-        "plain", "Send each silo's covariance, or their sum with shared noise.", _AGGREGATIONS, "privacy"
+        "plain", "Send each silo's covariance, or their sum with shared noise.", AGGREGATIONS, "privacy"
     )
     solver: Any = setting(
         "auto", "How the eigenspace is found; auto chooses and states why.", SOLVERS, "solver"
@@ -439,13 +444,8 @@ class Options(_Value):
         require(is_book, "codebook", "a CodeBook or the path of one", type(self.codebook).__name__)
         check_sums_are_noised(self.aggregation.name, self.epsilon)
 
-    def replace(self, **changed: Any) -> Self:
-        """Return the options with others in place of some."""
-        return replace(self, **changed)
-
     @property
     def is_private(self) -> bool:
-        """Whether anything is promised about the rows."""
         return math.isfinite(self.epsilon)
 
     @property
@@ -511,20 +511,12 @@ class Options(_Value):
     def flat(self) -> dict[str, Any]:
         """Return every option by its name on the command line and in files."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        for one in (self.noise, self.aggregation, self.solver):
-            values |= {item.name: getattr(one, item.name) for item in fields(one)}
-        del values["kind"]
-        network = self.network
-        return values | {
-            "noise": self.noise.kind,
-            "aggregation": self.aggregation.name,
-            "solver": self.solver.name,
-            "unit": self.person.column,
-            "rows_per_unit": self.person.rows,
-            "network": None if network is None else network.name,
-            "edge_weight": None if network is None else network.max_weight,
-            **{name: getattr(self.public, name) for name in _OF_CODE_BOOKS},
-        }
+        for part in (Person(), Edge(), self.unit or Person(), self.noise, self.aggregation, self.solver):
+            values |= {_RENAMED.get(item.name, item.name): getattr(part, item.name) for item in fields(part)}
+        names = {"aggregation": self.aggregation.name, "solver": self.solver.name}
+        network = None if self.network is None else self.network.name
+        public = {name: getattr(self.public, name) for name in _OF_CODE_BOOKS}
+        return values | names | public | {"network": network}
 
 
 _OF_CODE_BOOKS = {
@@ -538,7 +530,6 @@ _OF_CODE_BOOKS = {
 """Options that are fields of a code book."""
 
 _RENAMED = {"kind": "noise", "column": "unit", "rows": "rows_per_unit", "max_weight": "edge_weight"}
-_NETWORK = "Silos hold networks: an edge is protected, or a row of the adjacency."
 
 
 def _flat_settings() -> Iterator[tuple[str, Setting]]:
@@ -550,7 +541,8 @@ def _flat_settings() -> Iterator[tuple[str, Setting]]:
             if isinstance(known.choices, Mapping):
                 parts[item.name] = known.choices.values()
         if item.name == "unit":
-            yield "network", _declare(None, _NETWORK, ("edge", "row"), section="rows")
+            help = "Silos hold networks: an edge is protected, or a row of the adjacency."
+            yield "network", _declare(None, help, ("edge", "row"), section="rows")
         for part in parts.get(item.name, ()):
             yield from ((_RENAMED.get(name, name), inner) for name, inner in _settings(part).items())
         if item.name == "codebook":
@@ -576,23 +568,22 @@ def option_name(name: str) -> str:
 def from_flat(given: Mapping[str, Any]) -> Options:
     """Return the options of a fit from flat ones; those that are missing or None keep their defaults."""
     left = {name: value for name, value in given.items() if value is not None}
+    # A form that shows all options gives defaults.
+    left = {name: value for name, value in left.items() if not _is_default(value, FLAT[name].default)}
     numbers = {name: left.pop(name) for name in _OF_CODE_BOOKS if name in left}
-    numbers = {name: value for name, value in numbers.items() if value is not False}
     book = left.pop("codebook", None)
     if numbers and book is not None and not book.is_draft:
         first = next(iter(numbers))
         raise InputError(f"{first} must be left out with a code book that has the columns' numbers")
     if numbers:
-        book = CodeBook(**numbers) if book is None else replace(book, **numbers)
+        book = replace(book or CodeBook(), **numbers)
     of_unit = ("network", "unit", "rows_per_unit", "edge_weight")
     unit = _unit_of(*(left.pop(name, None) for name in of_unit))
     noise = left.pop("noise", "auto")
     FLAT["noise"].check("noise", noise)
     made = {"codebook": book, "unit": unit, "noise": Noise(noise, **_taken(left, Noise))}
     only = _settings(PowerMethod).keys() - _settings(Krylov)
-    if left.get("solver", "auto") == "auto" and any(
-        left.get(n, FLAT[n].default) != FLAT[n].default for n in only
-    ):
+    if "solver" not in left and not only.isdisjoint(left):
         left["solver"] = PowerMethod.name
     made |= {name: _chosen(name, left) for name in ("aggregation", "solver")}
     return Options(**made, **left)
@@ -600,7 +591,7 @@ def from_flat(given: Mapping[str, Any]) -> Options:
 
 def _unit_of(network: str | None, column: Any, rows: Any, weight: Any) -> Unit | None:
     if network is None:
-        return None if column is None and rows in (None, 1) else Person(column, 1 if rows is None else rows)
+        return None if column is None and rows is None else Person(column, 1 if rows is None else rows)
     FLAT["network"].check("network", network)
     require(column is None, "unit", "left out of networks, where edges or rows are protected", column)
     is_edge = network == "edge"
@@ -621,11 +612,10 @@ def _chosen(name: str, left: dict[str, Any]) -> Any:
     taken = _taken(left, known.choices[word])
     for other in known.choices.values():
         for odd, value in _taken(left, other).items():
-            if value != FLAT[odd].default:  # a form that shows all options gives defaults
-                raise InputError(
-                    f"{odd} must be left out with {name} {word!r}, got {value!r}; it belongs to "
-                    f"{name} {other.name!r}"
-                )
+            raise InputError(
+                f"{odd} must be left out with {name} {word!r}, got {value!r}; it belongs to "
+                f"{name} {other.name!r}"
+            )
     return known.choices[word](**taken)
 
 
@@ -637,8 +627,8 @@ def call_of(given: Mapping[str, Any]) -> str:
             known[name] = math.inf
     has_book = known.pop("codebook", None) is not None
     options = from_flat(known)
-    numbers = {name: getattr(options.public, name) for name in _OF_CODE_BOOKS if name in known}
-    shown = [f"{name}={_shortened(value)}" for name, value in numbers.items() if np.ndim(value) or value]
+    numbers = {name: getattr(options.public, name) for name in _OF_CODE_BOOKS if known.get(name)}
+    shown = [f"{name}={_shortened(value)}" for name, value in numbers.items()]
     words = {name: _shortened(value) for name, value in options.given().items() if name != "codebook"}
     if shown or has_book:
         words["codebook"] = '"codebook.toml"' if has_book else f"CodeBook({', '.join(shown)})"

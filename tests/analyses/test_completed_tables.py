@@ -10,6 +10,7 @@ import pytest
 from sklearn.decomposition import PCA
 from test_exact import near
 
+from benchmarks.fits import fed_moment
 from fedpower import FedMoment
 from fedpower.analyses import Completion
 from fedpower.errors import InputError
@@ -17,7 +18,6 @@ from fedpower.report.moment import Moment
 from fedpower.rows.opening import split_by_group
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import KNOWN, table_rules
-from fits import fed_moment
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 ITEMS = tuple(f"film {place}" for place in range(1, 11))
@@ -31,7 +31,6 @@ WIDE = {item: {"kind": "rating", "range": list(SPAN)} for item in ITEMS}
 
 
 def law() -> tuple[Any, Any, Any]:
-    """Return means, loadings and unique deviations of ratings."""
     rng = np.random.default_rng(3)
     loadings = rng.standard_normal((len(ITEMS), 2)) * [0.7, 0.5]
     return 3.0 + rng.uniform(-0.5, 0.5, len(ITEMS)), loadings, np.full(len(ITEMS), 0.4)
@@ -75,7 +74,6 @@ def central(rows: Any, weights: Any, k: int) -> tuple[Any, Any, Any, Any]:
 
 
 def conditional(row: Any, mean: Any, loadings: Any, unique: Any) -> tuple[Any, Any]:
-    """Return the normal law's conditional mean and variance of a row's empty cells."""
     empty, full = np.isnan(row), loadings @ loadings.T + np.diag(unique)
     inner, cross = full[np.ix_(~empty, ~empty)], full[np.ix_(empty, ~empty)]
     middle = mean[empty] + cross @ np.linalg.solve(inner, (row - mean)[~empty])

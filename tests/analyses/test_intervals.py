@@ -83,7 +83,6 @@ def test_noise_of_columns_with_missing_cells_is_larger(law):
 
 
 def questionnaire() -> Law:
-    """Return a normal law of five factors behind 25 columns."""
     rng = np.random.default_rng(4)
     loadings = np.kron(np.eye(5), np.ones((5, 1))) * rng.uniform(0.4, 0.8, (25, 1))
     loadings += 0.05 * rng.standard_normal((25, 5))

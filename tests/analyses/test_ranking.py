@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.fits import fed_moment
 from benchmarks.ranking import LEVEL, cases
 from fedpower import FedMoment, comparisons
 from fedpower.analyses import Ranking
 from fedpower.errors import InputError
 from fedpower.report.moment import Moment
-from fits import fed_moment
 
 Array = NDArray[np.float64]
 

@@ -39,7 +39,6 @@ class Browser:
     driver: Any
 
     def open(self, page: Path, *, width: int = 1000, scheme: str = "light", scripts: bool = True) -> None:
-        """Show a page as a device of this width and colour scheme would."""
         self._tell("Emulation.setScriptExecutionDisabled", value=not scripts)
         self._tell("Emulation.setDeviceMetricsOverride",
                    width=width, height=900, deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
@@ -54,16 +53,13 @@ class Browser:
         self._tell("Emulation.setEmulatedMedia", media=medium, features=features)
 
     def ask(self, script: str, *arguments: Any) -> Any:
-        """Return what a script in the page returns."""
         return self.driver.execute_script(script, *arguments)
 
     def press(self, *keys: str) -> None:
-        """Press keys one after another, wherever the focus is."""
         for key in keys:
             ActionChains(self.driver, duration=0).send_keys(key).perform()
 
     def complaints(self) -> list[str]:
-        """Return everything that the console holds."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
@@ -77,7 +73,6 @@ class Browser:
         ]
 
     def printed(self) -> bytes:
-        """Return the page as it would be printed, a PDF."""
         return base64.b64decode(self._tell("Page.printToPDF", printBackground=True)["data"])
 
     def _tell(self, command: str, **parameters: Any) -> Any:
@@ -86,7 +81,6 @@ class Browser:
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One window, with an empty profile, for all tests of a process."""
     absent = next((name for name in ("chromium", "chromedriver") if shutil.which(name) is None), None)
     if absent is not None:
         pytest.skip(f"{absent} is not installed: make test-browser installs it")

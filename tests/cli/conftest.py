@@ -1,6 +1,7 @@
 """A folder of hospitals, and a result of two of them, for every test of a command."""
 
 import shutil
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,13 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder to copy: the hospitals' files, and `model`, fitted to north and south."""
     folder = tmp_path_factory.mktemp("hospitals")
     write_hospitals(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+    with chdir(folder):
         succeed("fit", "north.csv", "south.parquet", *EXACT, "-o", "model")
     return folder
 
 
 @pytest.fixture
 def here(hospitals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with the hospitals' files and their result."""
     shutil.copytree(hospitals, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hospitals import run, succeed
 
-from fedpower import FedPCA, read_moment, read_result
+from fedpower import read_moment
 from fedpower.analyses import Regression
 
 FILES = ("north.csv", "south.parquet", "east.csv")
@@ -113,14 +113,6 @@ def test_empty_cells_are_completed_where_they_are(tmp_path, monkeypatch):
     refused = run("analyze", "complete", "moment", "-k", 1, "--filled", "more.csv")
     assert refused.exit_code == 2
     assert "--rows and --filled must go together" in refused.stderr
-
-
-def test_a_fit_keeps_its_covariance_where_that_is_private_or_asked_for(place):
-    succeed("fit", *FILES, "-k", 2, "--epsilon", 1, "--row-norm", 10, "-o", "private")
-    with pytest.warns(UserWarning, match="no component is determined"):
-        model = FedPCA(2).fit_moment("private")
-    assert np.array_equal(model.components_, read_result("private").components)
-    assert not Path("model/moment.npz").exists()
 
 
 def test_a_covariance_of_persons_protects_persons(place):

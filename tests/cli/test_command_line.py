@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -91,10 +92,7 @@ def test_a_file_of_other_options_is_refused(here, text):
 
 
 def test_an_unexpected_error_names_the_way_to_see_more(here, monkeypatch):
-    def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("by\nzero")
-
-    monkeypatch.setattr("fedpower.cli.fit.open_silos", fail)
+    monkeypatch.setattr("fedpower.cli.fit.open_silos", Mock(side_effect=ZeroDivisionError("by\nzero")))
     said = run("fit", "north.csv", *EXACT, "-o", "new")
     assert said.exit_code == 1
     (sentence,) = said.stderr.splitlines()
@@ -110,11 +108,9 @@ def test_an_unexpected_error_names_the_way_to_see_more(here, monkeypatch):
 
 
 def test_errors_of_the_system_and_of_libraries_are_sentences():
-    def denied() -> None:
-        raise PermissionError(13, "Permission denied", "secret.csv")
-
-    assert exit_status(denied, traceback=False) == 2
-    assert "secret.csv" in reported(PermissionError(13, "Permission denied", "secret.csv"))[0]
+    denied = PermissionError(13, "Permission denied", "secret.csv")
+    assert exit_status(Mock(side_effect=denied), traceback=False) == 2
+    assert "secret.csv" in reported(denied)[0]
     assert reported(ValueError("X has\n  nothing"))[1] == 2
     assert reported(click.FileError("x", "gone"))[1] == 2
     assert exit_status(lambda: 3, traceback=False) == 3

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hospitals import COLUMNS, EXACT, PRIVATE, SIZES, all_rows, parts, run, succeed
 
+from budgets import spent
 from fedpower import CodeBook, FedPCA, PowerMethod
-from fedpower.privacy import Ledger
 from fedpower.report import read_result
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.files import LEAST_ROOM
@@ -25,13 +25,8 @@ def make_ledgers(epsilon: float = 2.0) -> None:
         succeed("ledger", "create", f"{name}.ledger", "--epsilon", epsilon, "--delta", 1e-6)
 
 
-def spent() -> list[tuple[int, float]]:
-    """Return by silo how many releases its ledger has, and the epsilon of all."""
-    found = []
-    for name in SIZES:
-        with Ledger.open(f"{name}.ledger") as ledger:
-            found.append((ledger.spent().n_releases, ledger.spent().epsilon))
-    return found
+def n_charged() -> list[int]:
+    return [spent(Path(f"{name}.ledger")).n_releases for name in SIZES]
 
 
 def test_files_give_what_the_estimator_gives(here):
@@ -159,7 +154,9 @@ def test_ledgers_are_charged_once_for_the_same_question(here):
     succeed("fit", *FILES, *PRIVATE, "--ledgers", ".", "-o", "out")
     succeed("fit", *FILES, *PRIVATE, "--ledgers", ".", "-o", "again")
     np.testing.assert_array_equal(read_result("out").components, read_result("again").components)
-    assert spent() == [(1, pytest.approx(1.0))] * 3
+    assert n_charged() == [1, 1, 1]
+    epsilons = [spent(Path(f"{name}.ledger")).epsilon for name in SIZES]
+    assert epsilons == pytest.approx([1.0] * 3)
 
 
 def test_what_one_silo_cannot_afford_costs_nobody(here):
@@ -170,7 +167,7 @@ def test_what_one_silo_cannot_afford_costs_nobody(here):
         assert said.exit_code == 2
         assert reason in said.stderr  # the first ledger is not the silo's
         assert not Path("o").exists()
-        assert [count for count, _ in spent()] == [0, 0, 0]
+        assert n_charged() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("more", [("-k", 1), ("--prepare-only",), ("--network", "edge", "--nodes", "n.txt")])
@@ -186,7 +183,7 @@ def test_a_full_disk_is_found_before_anything_is_charged(here, more, monkeypatch
     assert found.exit_code == 2
     said = " ".join(found.stderr.split())
     assert "the disk of out must have 16 MB free for what is written there, got 1 MB" in said
-    assert [count for count, _ in spent()] == [0, 0, 0]
+    assert n_charged() == [0, 0, 0]
     succeed(*asked)
 
 
@@ -211,6 +208,7 @@ def test_a_private_fit_warns_of_a_large_delta_and_says_that_nothing_recorded_it(
     said = succeed("fit", *FILES, *PRIVATE, "--delta", 0.5, "-o", "large")
     assert "Warning: delta should be below 1/rows of every silo, got 0.5 where one has" in said.stderr
     assert "Private: one row of one silo" in said.stdout
+    assert ("see privacy.txt" in said.stdout, "Assumptions:" in said.stdout) == (True, False)
     assert "no ledger was given" in said.stderr
     assert read_result("large").run["privacy"]["private"]
     assert "delta" not in succeed("fit", "north.csv", *PRIVATE, "--delta", 1e-3, "-o", "out").stderr
@@ -242,6 +240,7 @@ def test_a_secure_sum_takes_identities_from_files_that_are_made_once(here):
     words = [f"--identity={name}={name}.pem" for name in SIZES]
     said = succeed("fit", *FILES, *PRIVATE, "--aggregation", "secure", *words, "--verbose", "-o", "out")
     assert "the coordinator together with 1 silo of the 3" in said.stdout
+    assert "Assumptions:" in said.stdout
     assert "rehearsal" in said.stdout
     record = read_result("out").run
     assert dict(record["study"]["terms"]["identities"]) == shown
@@ -269,15 +268,15 @@ def test_a_code_book_is_charged_once_and_used_for_nothing(here):
     terms = ("--epsilon", 4, "--delta", 1e-6, "--ledgers", ".")
     said = succeed(*PREPARE, *terms)
     assert "wrote codebook.toml: it is public" in said.stdout
-    assert [count for count, _ in spent()] == [5, 5, 5]
+    assert n_charged() == [5, 5, 5]
     book = read_code_book("codebook.toml")
     assert 0 < book.epsilon < 2
     succeed("fit", *FILES, "-k", 2, *terms, "-o", "out")  # of the same terms: it uses the same tallies
-    assert [count for count, _ in spent()] == [6, 6, 6]
+    assert n_charged() == [6, 6, 6]
     assert read_result("out").code_book.treatment == book.treatment
     for k in (2, 3):
         succeed("fit", *FILES, "-k", k, *terms, "--codebook", "codebook.toml", "-o", f"out-{k}")
-    assert [count for count, _ in spent()] == [7, 7, 7]
+    assert n_charged() == [7, 7, 7]
     one, other = read_result("out-2"), read_result("out-3")
     assert np.array_equal(one.components, other.components[:2])
     assert "found privately" not in str(one.privacy)

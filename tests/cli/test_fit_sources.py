@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed
+from row_forms import write_sqlite, write_xlsx
 
 from fedpower.report import read_result
 from genotypes import people, write_bed
 from layers import planted, write_layer, write_nodes
-from workbooks import write_xlsx
 
 ROWS = parts()
 
@@ -94,25 +94,11 @@ def test_groups_are_told_apart_in_renamed_text_too(here):
     same_axes(components(), components("plain"))
 
 
-def test_the_promise_is_four_lines_unless_more_is_asked_for(here):
-    brief = succeed("fit", "north.csv", "east.csv", *PRIVATE).stdout
-    whole = succeed("fit", "north.csv", "east.csv", *PRIVATE, "--verbose", "-o", "more").stdout
-    assert "Assumptions:" not in brief
-    assert "see privacy.txt" in brief
-    assert "Assumptions:" in whole
-    assert Path("result/privacy.txt").read_text().startswith("Private: one row of one silo.\nNeighbours")
-    assert "Assumptions:" in Path("result/privacy.txt").read_text()
-
-
 @pytest.fixture
 def ward(here: Path) -> Path:
-    """North's rows in a SQLite file, and the file that names them."""
     (here / "ward").mkdir()
-    with sqlite3.connect(here / "ward" / "north.db") as connection:
-        connection.execute(f"CREATE TABLE visits ({', '.join(COLUMNS)}, who TEXT)")
-        rows = [(*row, "x") for row in parts()["north"].tolist()]
-        connection.executemany("INSERT INTO visits VALUES (?, ?, ?, ?, ?, ?)", rows)
-    connection.close()
+    visits = frame("north").assign(who="x").to_numpy()
+    write_sqlite(visits, here / "ward" / "north.db", (*COLUMNS, "who"))
     path = here / "ward" / "north.toml"
     path.write_text(
         '[data]\ndatabase = "sqlite:///north.db"\n'

@@ -14,7 +14,6 @@ CAP = ("--epsilon", 2, "--delta", 1e-6)
 
 @pytest.fixture
 def used(here: Path) -> Path:
-    """The ledger of north, after a fit."""
     succeed("ledger", "create", "safe/north.ledger", *CAP)
     said = succeed("ledger", "show", "safe/north.ledger").stdout
     assert "Nothing has been released yet" in said

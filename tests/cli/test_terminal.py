@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hospitals import EXACT, PROGRAM, run, succeed
+from row_forms import write_zeros
 
-from fedpower.privacy import Ledger
+from budgets import ledgers_in, spent
 
 pytestmark = pytest.mark.programs
 
@@ -58,7 +60,6 @@ class Terminal:
         return CODES.sub("", self._raw.decode(errors="replace"))
 
     def wait_for(self, pattern: str) -> None:
-        """Wait for a text on the terminal; fail where none comes."""
         until = time.monotonic() + SECONDS
         while not re.search(pattern, self.said):
             assert time.monotonic() < until, f"no {pattern!r} in {self.said!r}"
@@ -66,7 +67,6 @@ class Terminal:
             time.sleep(0.02)
 
     def interrupt(self) -> int:
-        """Return the exit status after Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
         return self.end()
 
@@ -146,30 +146,20 @@ def last_line(terminal: Terminal) -> str:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with two small silos and their ledgers."""
+    ledgers_in(tmp_path, ("north", "south"), 4.0)
     rng = np.random.default_rng(0)
     for name in ("north", "south"):
         np.save(tmp_path / f"{name}.npy", rng.standard_normal((500, 4)) / 4)
-        Ledger.create(tmp_path / f"{name}.ledger", epsilon=4.0, delta=1e-6, silo=name).close()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def spent(name: str) -> tuple[int, float]:
-    with Ledger.open(f"{name}.ledger") as ledger:
-        reported = ledger.spent()
-    return reported.n_releases, reported.epsilon
-
-
 def test_while_rows_are_read(tmp_path, monkeypatch):
-    """A file of zeros that takes no disk, and longer to read than anybody waits."""
+    """A file that takes longer to read than anybody waits."""
     monkeypatch.chdir(tmp_path)
-    shape = (200_000_000, 20)
-    header = {"descr": "<f8", "fortran_order": False, "shape": shape}
-    with Path("north.npy").open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        file.truncate(file.tell() + 8 * shape[0] * shape[1])
+    write_zeros(Path("north.npy"), (200_000_000, 20))
     with Terminal("fit", "north.npy", "-k", "2", "--epsilon", "inf", "-o", "result") as terminal:
-        terminal.wait_for(rf"rows .* [1-9]\d*/{shape[0]} ")
+        terminal.wait_for(r"rows .* [1-9]\d*/200000000 ")
         assert terminal.interrupt() == 130
     assert last_line(terminal) == (
         "Error: interrupted, so no result was written; run the same command again to start over"
@@ -189,13 +179,13 @@ def test_between_noised_steps_what_was_charged_is_not_charged_again(place):
         "run the same command again: nothing that was charged is charged again"
     )
     assert not list(place.glob("*result*"))
-    before = {name: spent(name)[0] for name in ("north", "south")}
+    before = {name: spent(place / f"{name}.ledger").n_releases for name in ("north", "south")}
     assert all(1 <= count < STEPS + 1 for count in before.values())
     succeed(*steps, "--quiet")
     for name in before:
-        count, epsilon = spent(name)
-        assert count == STEPS + 1
-        assert epsilon == pytest.approx(1.0, rel=1e-6)
+        after = spent(place / f"{name}.ledger")
+        assert after.n_releases == STEPS + 1
+        assert after.epsilon == pytest.approx(1.0, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -207,16 +197,13 @@ def test_what_was_charged_when_a_fit_is_interrupted_before_its_result(
     place, monkeypatch, more, sentence, releases
 ):
     words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result", *more)
-
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
+        interrupted = Mock(side_effect=KeyboardInterrupt)
         patched.setattr("fedpower.report.result.Result.write_into", interrupted)
         said = run(*words)
     assert said.exit_code == 130
     assert sentence in said.stderr
     assert not list(place.glob("*result*"))
-    assert [spent(name)[0] for name in ("north", "south")] == [1, 1]
+    assert [spent(place / f"{name}.ledger").n_releases for name in ("north", "south")] == [1, 1]
     succeed(*words)
-    assert [spent(name)[0] for name in ("north", "south")] == [releases, releases]
+    assert [spent(place / f"{name}.ledger").n_releases for name in ("north", "south")] == [releases, releases]

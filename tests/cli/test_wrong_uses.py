@@ -8,13 +8,13 @@ import resource
 import shlex
 import shutil
 import subprocess
+from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hospitals import EXACT, PRIVATE, PROGRAM, run, succeed
-
-from workbooks import write_xlsx
+from row_forms import write_xlsx
 
 SHORT = {
     "EXACT": shlex.join(EXACT),
@@ -388,10 +388,8 @@ def prepare(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def prepared(hospitals: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("prepared")
-    shutil.copytree(hospitals, folder, dirs_exist_ok=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+    folder = shutil.copytree(hospitals, tmp_path_factory.mktemp("prepared"), dirs_exist_ok=True)
+    with chdir(folder):
         prepare(folder)
     return folder
 

@@ -11,6 +11,7 @@ import dask.array
 import dask.dataframe
 import duckdb
 import numpy as np
+import openpyxl
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -25,7 +26,6 @@ from scipy import sparse
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.sql import SqlQuery
-from workbooks import write_xlsx
 
 N_ROWS, N_FEATURES = 53, 5
 NAMES = ("age", "dose", "t 1", "x.y", "ß")
@@ -53,8 +53,6 @@ def svmlight_text(rows: NDArray[np.float64]) -> str:
 
 
 def saved(name: str, write: Callable[[Path, Any], Any]) -> Callable[[Any, Path], Path]:
-    """Return what writes rows to a file of this name and returns its path."""
-
     def made(rows: Any, folder: Path) -> Path:
         write(folder / name, rows)
         return folder / name
@@ -68,10 +66,6 @@ def frame(rows: Any) -> pd.DataFrame:
 
 def zipped(path: Path, text: str) -> None:
     path.write_bytes(gzip.compress(text.encode()))
-
-
-def _parquet_pandas(path: Path, rows: Any) -> None:
-    frame(rows).set_index(np.arange(len(rows)) * 3 + 1).to_parquet(path, index=True)
 
 
 def _arrow_stream(path: Path, rows: Any) -> None:
@@ -89,6 +83,15 @@ def write_sqlite(rows: Any, path: Path, names: tuple[str, ...] = NAMES) -> str:
         connection.executemany(f"INSERT INTO visits VALUES ({marks})", rows.tolist())
     connection.close()
     return f"sqlite:///{path}"
+
+
+def write_zeros(path: Path, shape: tuple[int, int]) -> Path:
+    """Write an array of zeros that takes no disk."""
+    with path.open("wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + 8 * shape[0] * shape[1])
+    return path
 
 
 def _sqlite_toml(rows: Any, folder: Path) -> Path:
@@ -126,6 +129,16 @@ def _parquet_parts(rows: Any, folder: Path) -> Path:
     return in_parts(rows, folder, pyarrow.parquet.write_table, ".parquet")
 
 
+def write_xlsx(path: Path, **sheets: Iterable[Iterable[Any]]) -> Path:
+    book = openpyxl.Workbook(write_only=True)
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(list(row))
+    book.save(path)
+    return path
+
+
 def _xlsx(rows: Any, folder: Path) -> Path:
     write_xlsx(folder / "r.xlsx", Notes=[["not", "this"]], Visits=[NAMES, *rows.tolist()])
     return folder / "r.xlsx#Visits"
@@ -138,10 +151,6 @@ def write_duckdb(rows: Any, path: Path) -> str:
         connection.register("given", visits)
         connection.execute("CREATE TABLE visits AS SELECT * FROM given")
     return f"duckdb:///{path}"
-
-
-def _pandas_mixed(rows: Any, folder: Path) -> Any:
-    return frame(rows).astype({"ß": "Int64", "age": object})
 
 
 def annotated(x: Any, names: tuple[str, ...] = NAMES) -> anndata.AnnData:
@@ -169,7 +178,7 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "csr": lambda rows, folder: sparse.csr_array(rows),
     "coo": lambda rows, folder: sparse.coo_matrix(rows),
     "pandas": lambda rows, folder: frame(rows),
-    "pandas of many dtypes": _pandas_mixed,
+    "pandas of many dtypes": lambda rows, folder: frame(rows).astype({"ß": "Int64", "age": object}),
     "arrow table": lambda rows, folder: table(rows),
     "arrow batch": lambda rows, folder: table(rows).to_batches()[0],
     "polars frame": lambda rows, folder: pl.from_arrow(table(rows)),
@@ -197,7 +206,9 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "parquet": saved(
         "r.parquet", lambda path, rows: pyarrow.parquet.write_table(table(rows), path, row_group_size=20)
     ),
-    "parquet with index": saved("r.parquet", _parquet_pandas),
+    "parquet with index": saved(
+        "r.parquet", lambda path, rows: frame(rows).set_index(np.arange(len(rows)) * 3 + 1).to_parquet(path)
+    ),
     "feather": saved(
         "r.feather", lambda path, rows: pyarrow.feather.write_feather(table(rows), path, chunksize=17)
     ),
@@ -229,5 +240,4 @@ def forms(names: Iterable[str]) -> list[Any]:
 
 
 def read_all(source: RowSource, max_rows: int = 10_000) -> NDArray[np.float64]:
-    """Return all rows of a source as one dense array."""
     return np.vstack([b.toarray() if sparse.issparse(b) else np.asarray(b) for b in source.blocks(max_rows)])

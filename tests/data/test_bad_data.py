@@ -152,8 +152,8 @@ TEXTS: dict[str, tuple[str, str, dict[str, Any], str]] = {
        for bad in (f"1 x{CELL}", f"1 2:{CELL}z", "1 1:2:3", "1 a:2", "1 3:", "1 1.5:2")},
     "svmlight of a width": ("t.svm", "1 1:2\n0 1:1\n1 a:2\n", {"n_features": 4}, SVM),
     "another ending": ("t.ods", "", {}, r"must end in one of .*\.parquet, .* got '\.ods'"),
-    "TOML that is none": ("t.toml", "query = ", {}, "must be a TOML file in UTF-8, got one that cannot be"),
-    "TOML without data": ("t.toml", "data = 5", {}, r"must have a table \[data\]"),
+    "TOML that is none": ("t.toml", "query = ", {}, "must be TOML, got something else"),
+    "TOML without data": ("t.toml", "data = 5", {}, "data in .* must be a table, got a whole number"),
     "TOML with an unknown key": ("t.toml", "[data]\npath = 'a.csv'\nsep = ','", {}, "got 'sep'"),
     "TOML of an array": ("t.toml", "[data]\npath = 'none.npy'", {}, "must be a file that exists"),
 }  # fmt: skip

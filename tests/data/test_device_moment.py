@@ -11,7 +11,7 @@ from scipy import sparse
 from fedpower import CodeBook, FedPCA
 from fedpower.engines.inprocess import read_silos
 from fedpower.errors import InputError
-from fedpower.protocol import Study
+from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import TorchLatticeSum, open_device

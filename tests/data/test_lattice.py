@@ -18,8 +18,8 @@ from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import lattice
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, LatticeRows, LatticeSum, Words, product_rows
-from fedpower.sums.survey import Stage
-from lattices import exact_moment
+from fedpower.sums.survey import STAGES, Stage
+from problems import exact_moment
 
 
 @pytest.fixture(autouse=True, params=["C", "NumPy"], scope="module")
@@ -214,6 +214,25 @@ def test_sums_past_one_word_carry_into_a_second_and_merge(monkeypatch):
                 total.add(block)
         one.merge(two)
         assert whole == one.result()
+
+
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_numpy_tallies_as_the_loops_do_even_where_a_range_has_no_width(kind, weighted):
+    rows = some_rows(300, 5)
+    rows[::7, 1], rows[:, 2], rows[::3, 3] = np.nan, 4.0, 4.0
+    vectors = {
+        "low": np.array([-1.0, -1.0, 4.0, 4.0, -3.0]),
+        "high": np.array([1.0, 2.0, 4.0, 4.0, 3.0]),
+        "offset": np.ones(5),
+        "scale": np.full(5, 0.7),
+    }
+    stage = Stage(kind=kind, n_features=5, open_columns=np.arange(5), **vectors)
+    weights = np.arange(300) if weighted else None
+    with native.switched_off():
+        plain = stage.tally(rows, weights)
+    assert np.array_equal(plain, stage.tally(rows, weights))
+    assert plain.sum() > 0
 
 
 def test_versions_for_other_processors_give_the_same_sums(monkeypatch):

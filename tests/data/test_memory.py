@@ -65,10 +65,6 @@ NAMES = tuple(f"x{place}" for place in range(N_FEATURES))
 PART = np.random.default_rng(0).standard_normal((BLOCK, N_FEATURES))
 
 
-def write_npy(path: Path, n_blocks: int) -> None:
-    np.save(path, np.tile(PART, (n_blocks, 1)))
-
-
 def write_parquet(path: Path, n_blocks: int) -> None:
     schema = pa.schema([(name, pa.float64()) for name in NAMES])
     with pyarrow.parquet.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
@@ -86,7 +82,11 @@ def write_cells(path: Path, n_blocks: int) -> None:
             stored[start : start + BLOCK] = PART
 
 
-WRITERS = {".npy": write_npy, ".parquet": write_parquet, ".h5ad": write_cells}
+WRITERS = {
+    ".npy": lambda path, n_blocks: np.save(path, np.tile(PART, (n_blocks, 1))),
+    ".parquet": write_parquet,
+    ".h5ad": write_cells,
+}
 
 
 @pytest.mark.parametrize("ending", WRITERS)

@@ -16,7 +16,7 @@ from fedpower.rows.source import largest_row_norm
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import local
 from fedpower.sums.local import KernelChoice, LocalMoment, choose_kernel
-from lattices import float_moment
+from problems import float_moment
 
 PRODUCTS = KernelChoice(kind="product", reason="none is made")
 ROWS = arrays(

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.fits import fed_pca
 from fedpower import FedPCA
 from fedpower.estimator.fit_warnings import RowsWarning
 from fedpower.rows.opening import open_source
@@ -14,7 +15,6 @@ from fedpower.rows.ruled import ruled
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import Rule, TableRules
 from fedpower.sums.survey import Survey, levels_warnings, other_words
-from fits import fed_pca
 
 INFINITE = float("inf")
 

@@ -14,7 +14,8 @@ from scipy import sparse
 
 from fedpower import FedPCA
 from fedpower.errors import FedpowerError, InputError, ProtocolError, is_showable
-from fedpower.protocol import Coordinator, Study
+from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.values import public_vector

@@ -1,7 +1,6 @@
 """Persons: one key however an id is spelled, what rows weigh, and that nobody's weigh more than one."""
 
 import datetime as dt
-import sqlite3
 from decimal import Decimal
 from fractions import Fraction
 
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
+from row_forms import write_sqlite
 from scipy import sparse
 
 from fedpower.errors import InputError
@@ -31,7 +31,7 @@ from fedpower.sums.lattice import SIDE, LatticeRows
 from fedpower.sums.local import KernelChoice, LocalMoment, local_moment
 from fedpower.sums.passes import enrolled
 from fedpower.sums.survey import STAGES, Stage, Survey
-from lattices import exact_moment
+from problems import exact_moment
 
 PRODUCTS = KernelChoice(kind="product", reason="none is made")
 D = 4
@@ -382,12 +382,8 @@ def frame_of(ids):
 
 def _in_sqlite(folder):
     cells = [str(each) if isinstance(each, Decimal | np.int8) else each for each in STORED]
-    with sqlite3.connect(folder / "t.db") as connection:
-        connection.execute("CREATE TABLE visits (a REAL, b REAL, person)")
-        rows = [(*row, cell) for row, cell in zip(rows_of(STORED).tolist(), cells, strict=True)]
-        connection.executemany("INSERT INTO visits VALUES (?, ?, ?)", rows)
-    connection.close()
-    return SqlQuery("SELECT * FROM visits", f"sqlite:///{folder / 't.db'}")
+    url = write_sqlite(frame_of(cells).to_numpy(), folder / "t.db", ("a", "b", "person"))
+    return SqlQuery("SELECT * FROM visits", url)
 
 
 def _in_duckdb(folder):

@@ -12,9 +12,10 @@ from row_forms import read_all, write_sqlite
 from test_bad_data import CELL, refusal, refused
 
 from fedpower.errors import InputError
+from fedpower.report.codebook_file import to_toml
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
-from fedpower.rows.sql import Address, SqlQuery, connected, libpq_url, parse_address, query_of
+from fedpower.rows.sql import Address, SqlQuery, connected, libpq_url, parse_address
 
 SECRET = "pl4nted-pa55"  # noqa: S105
 ROWS = "SELECT a FROM t"
@@ -104,17 +105,21 @@ def test_what_is_added_to_a_url_is_quoted():
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"query": ROWS}, 'must give database, got none; add database = "…"'),
-        ({"database": "sqlite:///a.db"}, "must give query"),
-        ({"query": ROWS, "database": 5}, "database of a query must be text, got int"),
+        ({"query": ROWS}, "must have 'database', got none"),
+        ({"database": "sqlite:///a.db"}, "must have 'query', got none"),
+        ({"query": ROWS, "database": 5}, "database in [data] of {path} must be text in quotes"),
         ({"query": "", "database": "sqlite:///a.db"}, "query of a query must be text, got none"),
         ({"query": "-- x", "database": "sqlite:///a.db"}, "must be a SELECT, got none"),
-        ({"query": ROWS, "databse": "x"}, "got 'databse' (did you mean database?)"),
-        ({"query": ROWS, "password": SECRET}, "must not hold a password, got one"),
+        ({"query": ROWS, "databse": "x"}, "got 'databse'; did you mean 'database'?"),
+        ({"query": ROWS, "password": SECRET}, "got 'password'; did you mean 'password_env'?"),
     ],
 )
-def test_a_mapping_must_describe_a_query(data, words):
-    assert words in refusal(lambda: query_of(data, name="[data] of north.toml"))
+def test_a_file_must_describe_a_query(data, words, tmp_path):
+    path = tmp_path / "north.toml"
+    path.write_text(to_toml({"data": data}))
+    message = refusal(lambda: open_source(path))
+    assert words.format(path=path) in message
+    assert SECRET not in message
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openpyxl
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -13,7 +12,7 @@ import pyarrow.csv
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from row_forms import in_parts, read_all, sample_rows, saved
+from row_forms import in_parts, read_all, sample_rows, saved, write_xlsx
 from test_bad_data import refused
 
 from fedpower import FedPCA
@@ -22,7 +21,6 @@ from fedpower.rows.files import FORMATS, register
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import is_text, name_of_silo, open_source, rows_at, split_by_group
 from fedpower.rows.source import match_columns
-from workbooks import write_xlsx
 
 ROWS = sample_rows()
 
@@ -208,22 +206,10 @@ def test_a_registered_format_is_read_like_all_others(tmp_path, monkeypatch):
 
 @pytest.fixture
 def book(tmp_path: Path) -> Path:
-    made = openpyxl.Workbook()
-    first = made.active
-    first.title = "Visits"
-    first.append(["id", "site", "age", "smokes", "seen", "double"])
-    for number in range(1, 5):
-        seen = dt.date(2024, 1, number)
-        first.append([number, "ns"[number % 2], 40.5 + number, number > 2, seen, f"=2*{number}"])
-    other = made.create_sheet("Ward 2")
-    other.append(["a", "b"])
-    other.append([1, 2])
-    other.append([None, None])
-    other.append([3, 4])
-    made.create_sheet("Empty")
-    path = tmp_path / "ward.xlsx"
-    made.save(path)
-    return path
+    heading = ["id", "site", "age", "smokes", "seen", "double"]
+    rows = ([n, "ns"[n % 2], 40.5 + n, n > 2, dt.date(2024, 1, n), f"=2*{n}"] for n in range(1, 5))
+    ward = [["a", "b"], [1, 2], [None, None], [3, 4]]
+    return write_xlsx(tmp_path / "ward.xlsx", **{"Visits": [heading, *rows], "Ward 2": ward, "Empty": []})
 
 
 def test_the_first_sheet_is_read_unless_another_is_named(book):

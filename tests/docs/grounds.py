@@ -40,7 +40,6 @@ def three_hospitals(folder: Path) -> None:
 
 
 def ward(folder: Path) -> None:
-    """Write a database of visits, and south's file."""
     three_hospitals(folder)
     with sqlite3.connect(folder / "ward.db") as database:
         database.execute(f"CREATE TABLE visits ({', '.join(f'{name} REAL' for name in HEART)})")
@@ -49,14 +48,12 @@ def ward(folder: Path) -> None:
 
 
 def signed_hospitals(folder: Path) -> None:
-    """Write the hospitals and the keys of those that the page does not make."""
     three_hospitals(folder)
     for name in ("south", "east"):
         Identity.new().save(folder / f"{name}.pem")
 
 
 def partitioned(folder: Path) -> None:
-    """Write the hospitals, and north as a folder of Parquet files besides."""
     three_hospitals(folder)
     (folder / "north").mkdir()
     shutil.copy(folder / "north.parquet", folder / "north" / "part-0.parquet")

@@ -11,6 +11,7 @@ What a comment right before a block says about it:
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -56,8 +57,8 @@ class Block:
         return [("\n".join(command), "\n".join(output)) for command, output in found]
 
 
+@cache
 def blocks(page: str) -> list[Block]:
-    """Return the fenced blocks of a page, in order."""
     found: list[Block] = []
     remarks: dict[str, str] = {}
     for token in MarkdownIt("commonmark").parse((ROOT / page).read_text(encoding="utf-8")):

@@ -1,16 +1,22 @@
-"""Links between Markdown files lead somewhere, as a forge shows them."""
+"""Links lead somewhere, and pages that list what the code or another file holds list all of it."""
 
+import json
 import re
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from pages import PAGES, ROOT
 
-FILES = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
+from fedpower import CodeBook, FedPCA
+from fedpower.report.result import FILES
+from problems import spiked_rows
+
+LINKING = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
 
 
 @cache
@@ -36,7 +42,7 @@ def _anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", LINKING)
 def test_every_link_of_a_page_leads_somewhere(name):
     page = ROOT / name
     for link in _links(page):
@@ -72,3 +78,30 @@ def test_every_module_that_a_page_names_is_there():
     for name in PAGES:
         for module in re.findall(r"`((?:\w+/)+\w+\.py)\b", (ROOT / name).read_text(encoding="utf-8")):
             assert any(f"/{path}".endswith(f"/{module}") for path in known), f"{name}: {module}"
+
+
+FOLDER = (ROOT / "docs" / "reference" / "result-folder.md").read_text(encoding="utf-8")
+WORKS = (ROOT / "docs" / "reference" / "bibliography.md").read_text(encoding="utf-8")
+BIBLIOGRAPHY = (ROOT / "docs" / "references.bib").read_text(encoding="utf-8")
+ENTRIES = re.findall(r"^@\w+\{(\w+),\s*title = \{(.+)\},$", BIBLIOGRAPHY, flags=re.MULTILINE)
+
+
+def test_every_file_array_and_key_of_a_result_is_explained(tmp_path):
+    model = FedPCA(2, codebook=CodeBook(row_norm=1.0, offset=np.zeros(6), scale=np.ones(6)))
+    rows, written = spiked_rows(200, 6), tmp_path / "result"
+    model.fit_silos([rows[:100], rows[100:]]).save(written)
+    named = set(re.findall(r"`([\w.]+)`", FOLDER))
+    assert {path.name for path in written.iterdir()} <= {*FILES, "moment.npz"} <= named
+    with np.load(written / "components.npz") as stored:
+        assert set(stored.files) <= named
+    record = json.loads((written / "run.json").read_text())
+    nested = (record["privacy"], *record["privacy"]["protections"], *record["silos"], *record["rounds"])
+    for table in (record, record["solver"], *nested):
+        assert set(table) <= named
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_work_that_a_page_cites_is_in_the_bibliography(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    cited = re.findall(r"[\[;] ?(FP|LocalPower|[A-Z][A-Za-z]*\d\d)(?=[\] ;])", text)
+    assert set(cited) <= {key for key, _ in ENTRIES}

@@ -1,11 +1,10 @@
-"""Every block of the README and of docs/ that a reader could run is run, and gives what is shown.
-
-Blocks that need servers are run with servers.
-"""
+"""Blocks and notebooks of the documentation run, with servers where needed, and give what is shown."""
 
 import contextlib
 import io
+import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -19,9 +18,52 @@ from typing import Any
 import pytest
 from grounds import GROUNDS, three_hospitals
 from pages import OUTPUT, PAGES, PYTHON, ROOT, SHELL, Block, blocks
-from shown import is_shown
 
 from fedpower.federation.local import free_port
+
+_NUMBER = r"[+-]?\d[\d.,:e+-]*"
+_HASH = r"\b(?=[a-f]*\d)[0-9a-f]{12,}\b"
+_VARIES = re.compile(rf"{_HASH}|{_NUMBER}")
+_RUNS = ((re.compile(r"[─━]+"), "─"), (re.compile(r"[█░]+"), "█"), (re.compile(r"\s+"), " "))
+_ANY_LINES = "..."
+
+
+def is_shown(shown: str, got: str, *, numbers_vary: bool = False) -> bool:
+    """Return whether ``got`` is what a page shows.
+
+    Spaces, rules and bars may have another length. ``...`` stands for anything within a line, and
+    alone on a line for any lines. Where numbers vary, a number or a hash stands for any other.
+    """
+    pattern = "".join(_line_pattern(line, numbers_vary) for line in _lines(shown))
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in _lines(got))) is not None
+
+
+def _lines(text: str) -> list[str]:
+    tidied = []
+    for line in text.splitlines():
+        for run, single in _RUNS:
+            line = run.sub(single, line)  # noqa: PLW2901  (each kind of run in turn)
+        if line.strip():
+            tidied.append(line.strip())
+    return tidied
+
+
+def _line_pattern(line: str, numbers_vary: bool) -> str:
+    if line == _ANY_LINES:
+        return r"(?:.*\n)*"
+    return ".*".join(_part_pattern(part, numbers_vary) for part in line.split("...")) + r"\n"
+
+
+def _part_pattern(part: str, numbers_vary: bool) -> str:
+    if not numbers_vary:
+        return re.escape(part)
+    made, end = "", 0
+    for found in _VARIES.finditer(part):
+        made += re.escape(part[end : found.start()])
+        made += _HASH if re.fullmatch(_HASH, found[0]) else _NUMBER
+        end = found.end()
+    return made + re.escape(part[end:])
+
 
 RUN = {SHELL, PYTHON}
 NOT_RUN = {
@@ -50,7 +92,6 @@ def _reader_s_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(command: str, status: int = 0) -> str | None:
-    """Run a command that ends by itself, and return its output."""
     done = subprocess.run(
         ["bash", "-c", command], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL, text=True, timeout=LONGEST_S,
@@ -208,3 +249,27 @@ def test_blocks_that_need_servers_give_what_is_shown(page, tmp_path):
                 (tmp_path / block.remarks["file"]).write_text(block.text, encoding="utf-8")
             elif "not run" not in block.remarks:
                 run_commands(block, served.do)
+
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def test_notebooks_are_kept_without_outputs():
+    cells = [cell for path in NOTEBOOKS for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert code
+    assert all((cell["outputs"], cell["execution_count"]) == ([], None) for cell in code)
+
+
+@pytest.mark.pages
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
+    import nbclient
+    import nbformat
+
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
+    outputs = [each for cell in notebook.cells if cell.cell_type == "code" for each in cell.outputs]
+    assert any("image/png" in each.get("data", {}) for each in outputs)
+    assert not [each for each in outputs if each.get("name") == "stderr"]

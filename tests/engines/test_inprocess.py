@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from fedpower.engines.inprocess import Pace, available_cores, blas_threads, read_silos, run_in_process
 from fedpower.errors import InputError, ProtocolError
-from fedpower.protocol import Coordinator, Silo, decaying, every
+from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.messages import Message
+from fedpower.protocol.schedule import decaying, every
+from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import PowerSettings
 from fedpower.rows.networks import open_network
 from fedpower.rows.opening import open_source
@@ -33,8 +35,6 @@ def silos() -> dict[str, Silo]:
 
 
 class Wrapped:
-    """A silo that does something before it answers."""
-
     def __init__(self, silo: Silo, before: Callable[[Message], object]) -> None:
         self.silo, self.before = silo, before
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.fits import fed_pca
 from budgets import ledgers_in
 from fedpower import FedPCA
 from fedpower.errors import FedpowerError
 from fedpower.values import Block
-from fits import fed_pca
 
 INF = float("inf")
 PRIVATE = {"epsilon": 1.0, "row_norm": 9.0}

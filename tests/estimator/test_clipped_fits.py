@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.fits import fed_pca
 from fedpower import FedPCA
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import noise_of, options_of
 from fedpower.linalg import sin_theta
 from fedpower.report.result import read_result
-from fits import fed_pca
 
 WIDE = {"epsilon": 4.0, "delta": 1e-6, "normalize": True}
 

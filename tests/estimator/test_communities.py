@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
+from benchmarks.fits import fed_pca
 from budgets import ledgers_in, spent
 from fedpower import Edge, FedCommunities, FedMoment, FedPCA, read_moment
 from fedpower.analyses import Communities, agreement
@@ -17,7 +18,6 @@ from fedpower.errors import BudgetError, InputError
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning
 from fedpower.privacy.ledger import Ledger
 from fedpower.rows.networks import open_network
-from fits import fed_pca
 from layers import names_of, planted
 
 pytestmark = pytest.mark.filterwarnings(

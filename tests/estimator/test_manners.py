@@ -11,11 +11,11 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 
+from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA
 from fedpower.engines.inprocess import available_cores, share_cores
 from fedpower.errors import InputError
 from fedpower.report import read_result
-from fits import fed_pca
 from problems import Array, spiked_rows
 
 INF = float("inf")

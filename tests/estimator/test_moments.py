@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.fits import fed_moment, fed_pca
 from budgets import ledgers_in, spent
 from fedpower import FedMoment, FedPCA, read_moment
 from fedpower.errors import InputError
 from fedpower.report.record import MOMENT, RUN
-from fits import fed_moment, fed_pca
 from problems import spiked_rows
 
 INF = float("inf")

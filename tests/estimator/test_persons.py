@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from scipy.linalg import subspace_angles
 
+from benchmarks.fits import fed_pca
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA, Person
 from fedpower.errors import InputError
@@ -14,7 +15,6 @@ from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy import Ledger, epsilon_of
 from fedpower.report.result import read_result
 from fedpower.rules.rules import table_rules
-from fits import fed_pca
 
 D = 5
 NAMES = list("abcde")

@@ -6,33 +6,25 @@ from functools import partial
 import numpy as np
 import pytest
 
+from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, Plain
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.estimator.plan import Candidate, full_spectrum, plan, spectrum_of_gap, spectrum_of_result
+from fedpower.estimator.plan import full_spectrum, plan, spectrum_of_gap, spectrum_of_result
 from fedpower.linalg import sin_theta
 from fedpower.report.result import read_result
-from fits import fed_pca
 from problems import Array
 
 SIZES = [20_000, 30_000, 50_000]
 D, K = 20, 3
 
 
-def rows_with(spectrum: Array, n_rows: int, seed: int) -> Array:
-    """Return unit rows whose moment has about the given eigenvalues (they add up to 1)."""
-    rng = np.random.default_rng(seed)
-    rows = rng.standard_normal((n_rows, spectrum.size)) * np.sqrt(spectrum)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
 @pytest.fixture(scope="module")
 def unit_rows() -> Array:
-    return rows_with(full_spectrum([0.2, 0.15, 0.12, 0.03], D), sum(SIZES), seed=1)
-
-
-def _parameters(way: Candidate) -> dict[str, str]:
-    return {"solver": way.solver, "noise": way.noise, "aggregation": way.aggregation}
+    """Return unit rows whose moment has about the given eigenvalues, which add up to 1."""
+    spectrum = full_spectrum([0.2, 0.15, 0.12, 0.03], D)
+    rows = np.random.default_rng(1).standard_normal((sum(SIZES), D)) * np.sqrt(spectrum)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @pytest.mark.slow
@@ -54,7 +46,8 @@ def test_predicted_errors_come_true(unit_rows, epsilon):
         ("fedpower", "paper"),
     }
     for way in made.candidates:
-        fits = [fed_pca(**{**model.get_params(), **_parameters(way)}).fit_silos(parts) for _ in range(9)]
+        chosen = {"solver": way.solver, "noise": way.noise, "aggregation": way.aggregation}
+        fits = [fed_pca(**{**model.get_params(), **chosen}).fit_silos(parts) for _ in range(9)]
         error = float(np.median([sin_theta(fit.components_.T, truth) for fit in fits]))
         assert way.error / 1.5 < error < way.error * 1.5, way
         rounds = len(fits[0].history_)

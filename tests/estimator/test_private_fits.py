@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
+from benchmarks.fits import fed_pca
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA
-from fedpower.engines.inprocess import federate, read_silos
+from fedpower.engines.inprocess import Run, federate, read_silos
 from fedpower.errors import BudgetError, FedpowerError, InputError, LedgerError
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning
 from fedpower.estimator.terms import build_study, options_of
@@ -21,7 +22,6 @@ from fedpower.protocol.outcome import USED_BEFORE
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment
-from fits import fed_pca
 from problems import Array, spiked_rows
 
 OPTIONS = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0, "standardize": False}
@@ -217,7 +217,7 @@ def test_seeded_noise_is_booked_on_a_ledger_for_experiments_alone(tmp_path):
         Ledger.create(path, **cap, for_experiments=experiment).close()
         run = partial(
             federate, moments, settings=settings, rng=np.random.default_rng(0),
-            ledgers={"north": path}, noise=SeededNoiseForExperiments(1),
+            how=Run(ledgers={"north": path}), noise=SeededNoiseForExperiments(1),
         )  # fmt: skip
         if experiment:
             assert run().privacy.is_private

@@ -15,11 +15,11 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
+from benchmarks.fits import fed_pca
 from budgets import ledgers_in
 from fedpower import FedCommunities, FedPCA
 from fedpower.estimator import fit_warnings as repeats
 from fedpower.estimator.fit_warnings import RepeatedFitWarning
-from fits import fed_pca
 from layers import planted
 
 KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 6.0}

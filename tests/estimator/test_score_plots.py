@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.fits import fed_pca
 from fedpower.errors import InputError
 from fedpower.estimator.plan import plan
 from fedpower.report import read_result
 from fedpower.report.page import result_page
-from fits import fed_pca
 from sample_results import with_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -1,13 +1,15 @@
 """FedPCA with a secure sum: as accurate as a curator, and refused where it cannot be."""
 
 import math
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from benchmarks.fits import fed_moment, fed_pca
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedCommunities, FedPCA, Secure
-from fedpower.engines.inprocess import federate, read_silos
+from fedpower.engines.inprocess import Run, federate, read_silos
 from fedpower.errors import BudgetError, FedpowerError, InputError
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import build_study, options_of, public_treatment
@@ -16,7 +18,6 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.secure import Identity
 from fedpower.rows.opening import open_source
-from fits import fed_moment, fed_pca
 from problems import spiked_rows, split
 
 ROWS = spiked_rows(n_rows=6000, n_features=8, rank=2)
@@ -135,25 +136,12 @@ def test_identities_are_read_from_files_and_listed_in_the_study(tmp_path):
         FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=8.0)).fit_silos(PARTS, identities=files)
 
 
-class Slow:
-    """Rows that come too late whenever the moment is needed: a straggler."""
-
-    def __init__(self, moment):
-        self._moment = moment
-
-    def __getattr__(self, name):
-        return getattr(self._moment, name)
-
-    def sums(self):
-        raise FedpowerError("the file went away")
-
-
 def test_a_silo_that_fails_makes_a_new_attempt_without_it_which_the_ledgers_must_allow(tmp_path):
     moments, given = prepared(fed_pca(2, min_silos=2, **TERMS), PARTS)
-    broken = {**moments, "c": Slow(moments["c"])}
+    moments["c"].sums = Mock(side_effect=FedpowerError("the file went away"))
 
     def run(ledgers):
-        return federate(broken, **given, ledgers=ledgers, min_silos=2)
+        return federate(moments, **given, how=Run(ledgers=ledgers), min_silos=2)
 
     with pytest.raises(FedpowerError, match="refused: this release would spend"):
         run(None)  # ledgers in memory have the study's own epsilon for their cap: one attempt

@@ -85,11 +85,9 @@ class Ground(LocalFederation):
         (self.place(party) / what).unlink()
 
     def reached(self, party: str, what: str) -> None:
-        """Wait until a party is held up."""
         wait_for((self.place(party) / f"reached-{what}").exists, f"{party} at {what}")
 
     def closed(self, number: int) -> None:
-        """Wait until a round is closed."""
         wait_for(lambda: any(closed["round"] == number for closed in self.rounds), f"round {number}")
 
     def kill(self, party: str) -> None:
@@ -103,11 +101,9 @@ class Ground(LocalFederation):
         wait_for(lambda: not processes_naming(self.place(party)), f"the end of {party}")
 
     def charges(self, name: str) -> list[tuple]:
-        """Return every release in a silo's ledger, in order."""
         return charges(self.ledger(name))
 
     def wait_until_connected(self, *silos: str) -> None:
-        """Wait until exactly these silos are connected, all by default."""
         with open_session(Kit(self.runner), patience=WAIT_S) as session:
             wait_for(lambda: set(session.status()["connected"]) == set(silos or self.silos), "the silos")
 

@@ -60,7 +60,7 @@ def write_study(folder: Path, **tables: Any) -> StudyFile:
 
 def kit_of(study: StudyFile, party: str, folder: Path) -> Kit:
     """Return a party's kit, of an authority that is nobody else's."""
-    authority = Authority.make(study, folder / "authority")
+    authority = Authority.make(study, folder / f"{party}-authority")
     authority.sign(Request.read(ask(study, party, folder / party)))
     return accept(folder / party, authority.signed(party))
 
@@ -105,8 +105,6 @@ def secure_tables(folder: Path, **privacy: Any) -> dict[str, Any]:
 
 
 class Counted:
-    """Open silos, and how many questions reached them."""
-
     def __init__(self, nodes: dict[str, OpenSilo]) -> None:
         self.silos: dict[str, Silo] = {name: node.silo for name, node in nodes.items()}
         self.ledgers = [node.ledger for node in nodes.values()]
@@ -140,7 +138,6 @@ def open_silos(
 
 
 def run_study(study: StudyFile, folder: Path, run: str = RUN, **silos: Any) -> StudyRun:
-    """Return a whole run, its result in the folder ``result``."""
     with open_silos(study, folder, **silos) as opened:
         done = StudyRun(study, run=run, checkpoint=folder / run)
         opened.finish(done)

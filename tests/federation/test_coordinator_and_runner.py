@@ -182,7 +182,6 @@ def service(kits: dict[str, Kit], tmp_path: Path) -> CoordinatorService:
 
 
 def call(service: CoordinatorService, content: bytes | dict[str, Any]) -> tuple[Any, bytes]:
-    """Return what a runner gets in reply, and whatever else is in it."""
     service._answer_call(7, content if isinstance(content, bytes) else json.dumps(content).encode())
     peer, kind, number, reply = service.links.sent.pop()  # type: ignore[attr-defined]
     assert (peer, kind, number) == (RUNNER, REPLY, 7)

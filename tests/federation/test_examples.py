@@ -124,7 +124,7 @@ def test_the_image_is_built_from_all_files_that_the_project_names():
 
 
 PAGE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
-OF_A_SILO = (silo_file.Data, silo_file._Columns, silo_file._Ledger, silo_file._Agrees, silo_file._Identity)
+OF_A_SILO = (silo_file.Data, silo_file.Columns, silo_file._Ledger, silo_file._Agrees, silo_file._Identity)
 
 
 def test_every_key_of_a_study_and_of_a_silo_is_explained():

@@ -119,7 +119,6 @@ class Ground:
             os.chown(path, os.getuid() if user is None else user, -1)
 
     def outcomes(self, how: str, code: str, **more: Any) -> dict[str, str]:
-        """Return what became of each attempt of a program."""
         python, end = interpreter(self.user), "\nprint(json.dumps(outcomes), flush=True)"
         if python is None:
             pytest.skip("no Python here that an unprivileged user can start")

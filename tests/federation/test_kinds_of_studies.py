@@ -323,10 +323,6 @@ def write_ratings(path: Path, name: str) -> None:
     table.to_csv(path, index=False)
 
 
-def write_network(path: Path, name: str) -> None:
-    write_layer(path, LAYERS[name])
-
-
 BOOK = CodeBook(rules=table_rules(RATING, "the test"), normalize=True)
 ANALYSED = {
     "ratings": (
@@ -337,7 +333,7 @@ ANALYSED = {
     ),
     "network": (
         NETWORK,
-        write_network,
+        lambda path, name: write_layer(path, LAYERS[name]),
         FedCommunities(2, nodes=names_of(D), epsilon=math.inf),
         Communities(2),
     ),

@@ -78,7 +78,6 @@ def command(log: Path, *words: object, **options) -> Iterator[subprocess.Popen[b
 
 
 def process(*words: object) -> subprocess.CompletedProcess[str]:
-    """Return what became of a command in a process of its own."""
     return subprocess.run(
         [*PROGRAM, *map(str, words)], capture_output=True, text=True, check=False, timeout=60
     )

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from row_forms import NAMES, read_all, sample_rows
 from test_bad_data import CELL, refusal
+from test_memory import rise_of
 from test_sources import test_a_source_keeps_the_protocol, test_selecting_reorders_and_drops  # noqa: F401  (the contract, run here over the fixture below)
 
 from fedpower.cli import main
@@ -262,38 +263,19 @@ def test_a_private_fit_on_a_server_leaves_no_secret_in_its_result(database, sour
     assert first == again
 
 
-READ_TWICE = """
-import sys
-from fedpower.rules.treatment import RowTreatment
-from fedpower.rows.sql import SqlQuery
-from fedpower.sums.local import LocalMoment
-from fedpower.rows.opening import open_source
-
-def peak():  # ru_maxrss would start at the parent's peak
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
-
-def moments(query):
-    source = open_source(SqlQuery(query, sys.argv[1], password_env="PLANTED"))
-    return LocalMoment(source, RowTreatment(row_norm=5.0)).summary
-
-moments(sys.argv[2] + " LIMIT 40000")  # the libraries' own pages, and a batch, are not the table's
-base = peak()
-print(moments(sys.argv[2]).n_rows, peak() - base)
-"""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-def test_ten_times_the_rows_take_no_more_memory_and_a_lost_or_ended_connection_is_noticed(database):
+def test_ten_times_the_rows_take_no_more_memory_and_a_lost_or_ended_connection_is_noticed(database, tmp_path):
     """The table has 64 MB as float8."""
     cells = ", ".join(f"sin(i * {place + 1})::float8 AS x{place}" for place in range(N_FEATURES))
     database.sql(f"CREATE TABLE large AS SELECT {cells} FROM generate_series(1, {N_ROWS}) i")
     large = "SELECT * FROM large"
-    command = [sys.executable, "-c", READ_TWICE, database.url, large]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    n_rows, rise = done.stdout.split()
-    assert int(n_rows) == N_ROWS
-    assert float(rise) < 16  # one batch; the table is 61 MiB
+    for name, limit in (("few", "LIMIT 40000"), ("all", "")):  # a batch first: its pages are no table's
+        (tmp_path / f"{name}.toml").write_text(
+            f'[data]\nquery = "{large} {limit}"\ndatabase = "{database.url}"\npassword_env = "PLANTED"\n'
+        )
+    n_rows, rise, _ = rise_of(tmp_path / "few.toml", tmp_path / "all.toml")
+    assert n_rows == N_ROWS
+    assert rise < 16  # one batch; the table is 61 MiB
     own = "FROM pg_stat_activity WHERE application_name = 'fedpower'"
     blocks = database.open(large).blocks(1000)
     next(blocks)

@@ -362,7 +362,6 @@ def node(study: StudyFile, tmp_path: Path) -> Iterator[OpenSilo]:
 
 @contextmanager
 def served(vault: Vault) -> Iterator[Connection]:
-    """Give the node's end of a connection that a vault answers in a thread of its own."""
     here, there = Pipe()
     thread = threading.Thread(target=vault.serve, args=(here,))
     thread.start()

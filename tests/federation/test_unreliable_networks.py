@@ -5,6 +5,8 @@ answer and after they were charged; the coordinator restarts from its checkpoint
 written. Time is virtual: nobody sleeps.
 """
 
+import heapq
+import itertools
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,10 +16,54 @@ import pytest
 
 from federations import CASES, Party, coordinator_of, parties_of, result_bytes
 from fedpower.errors import ProtocolError
-from fedpower.protocol import Coordinator, decode, encode
-from fedpower.protocol.coordinator import Round
-from fedpower.protocol.messages import decode_as
-from networks import Network
+from fedpower.protocol.coordinator import Coordinator, Round
+from fedpower.protocol.messages import decode, decode_as, encode
+
+Deliver = Callable[[bytes], None]
+
+USUAL, LATEST = 1.0, 60.0
+"""How long a message takes, and a late one at most."""
+
+
+class Network:
+    """Carries bytes; each message meets a fault with a given probability, drawn from ``chance``.
+
+    Nobody sleeps: :meth:`step` delivers what is next and puts the clock forward.
+    """
+
+    def __init__(self, chance: random.Random, *, faults: float = 0.3) -> None:
+        self.now = 0.0
+        self.n_events = 0
+        self._chance = chance
+        self._faults = faults
+        self._under_way: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = itertools.count()
+
+    def send(self, content: bytes, deliver: Deliver) -> None:
+        """Take a message; what becomes of it is for chance to say."""
+        fault = None
+        if self._chance.random() < self._faults:
+            fault = self._chance.choice(("lost", "late", "repeated", "altered"))
+        if fault == "lost":
+            return
+        if fault == "altered":
+            turned = bytearray(content)
+            turned[self._chance.randrange(len(turned))] ^= 1 << self._chance.randrange(8)
+            content = bytes(turned)
+        copies = self._chance.randrange(2, 4) if fault == "repeated" else 1
+        for _ in range(copies):
+            slow = fault in ("late", "repeated")
+            delay = self._chance.uniform(USUAL / 2, LATEST if slow else 2 * USUAL)
+            self.call(delay, lambda: deliver(content))
+
+    def call(self, delay: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._under_way, (self.now + delay, next(self._number), action))
+
+    def step(self) -> None:
+        self.now, _, action = heapq.heappop(self._under_way)
+        self.n_events += 1
+        action()
+
 
 RUN = "a-run"
 DEADLINE, ASK_AGAIN = 14.0, 6.0
@@ -46,7 +92,6 @@ class Run:
             assert self.network.n_events < MOST_EVENTS, "the run hangs"
 
     def start(self) -> None:
-        """Take up the run from its checkpoint, as a new process does."""
         self.n_starts += 1
         recorded = [decode_as(each, Round) for each in self.stored]
         self.coordinator = coordinator_of(

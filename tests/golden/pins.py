@@ -16,12 +16,12 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.fits import fed_pca
 from budgets import priced
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.accounting import delta_of, epsilon_of, mu_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
-from fits import fed_pca
 from problems import spiked_rows, split
 
 HERE = Path(__file__).parent

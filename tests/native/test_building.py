@@ -16,7 +16,6 @@ pytestmark = pytest.mark.programs
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project that has the source and nothing else."""
     folder = tmp_path / "src" / "fedpower" / "native"
     folder.mkdir(parents=True)
     for source in (*native.FOLDER.glob("*.c"), *native.FOLDER.glob("*.h")):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedpower.protocol import decaying, every
+from fedpower.protocol.schedule import decaying, every
 from paper.curves import Curve, curves_of
 from paper.runs import Point, Run
 from paper.settings import Settings
@@ -33,6 +33,7 @@ def world(error: Twist = _as_it_is, misalignment: Twist = _as_it_is) -> Table:
     """Return runs that jitter by 2% about simple laws, twisted."""
     runs = []
     for place, curve in enumerate(curves_of(SETTINGS)):
+        apart = 0.05 * (1 if curve.alignment == "procrustes" else curve.local_steps)
         for repetition in range(SETTINGS.repetitions):
             rng = np.random.default_rng([place, repetition])
             jitter = float(np.exp(0.02 * rng.standard_normal()))
@@ -41,7 +42,7 @@ def world(error: Twist = _as_it_is, misalignment: Twist = _as_it_is) -> Table:
                     round=number,
                     bytes_up=1000 * number,
                     error=error(curve, _error(curve, step) * jitter),
-                    misalignment=misalignment(curve, _misalignment(curve) * jitter),
+                    misalignment=misalignment(curve, apart * jitter),
                 )
                 for number, step in enumerate(_steps(curve), start=1)
             )
@@ -74,12 +75,7 @@ def _biased(curve: Curve) -> bool:
     return curve.schedule == "constant" and curve.local_steps > 1
 
 
-def _misalignment(curve: Curve) -> float:
-    return 0.05 if curve.alignment == "procrustes" else 0.05 * curve.local_steps
-
-
 def scaled(where: Callable[[Curve], bool], factor: Callable[[Curve], float]) -> Twist:
-    """Return a twist that scales the curves that ``where`` picks."""
     return lambda curve, value: value * factor(curve) if where(curve) else value
 
 
@@ -127,6 +123,5 @@ TRUE: dict[str, dict[str, Twist]] = {
 
 
 def twist_of(worlds: dict[str, dict[str, Twist]], claim: str) -> dict[str, Twist] | None:
-    """Return the twist for a claim's name."""
     found = [twist for name, twist in worlds.items() if claim.startswith(name)]
     return found[0] if found else None

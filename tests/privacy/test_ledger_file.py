@@ -239,7 +239,7 @@ def keys_in(path: Path) -> list[str]:
         return [entry.key for entry in ledger.entries()]
 
 
-@pytest.mark.parametrize("point", ["BEGIN", "SELECT seq", "payload", "INSERT", "COMMIT"])
+@pytest.mark.parametrize("point", ["BEGIN", "PRAGMA data_version", "payload", "INSERT", "COMMIT"])
 def test_killed_before_the_commit_nothing_is_charged_and_nothing_is_kept(shared, point):
     def body() -> None:
         ledger = Ledger.open(shared)
@@ -298,6 +298,16 @@ def test_processes_that_race_for_one_key_get_one_charge_and_the_same_bytes(share
     assert run(*(partial(body, number) for number in range(3))) == [0] * 3
     assert len({(tmp_path / f"sent {number}").read_bytes() for number in range(3)}) == 1
     assert len(keys_in(shared)) == 1 + 8
+
+
+def test_what_others_add_or_change_is_seen_by_a_ledger_that_is_open(shared):
+    with Ledger.open(shared) as one, Ledger.open(shared) as other:
+        ask(one, "mine")
+        assert ask(other, "theirs") == ask(one, "theirs", die) == SECRET
+        assert one.spent() == other.spent() != Ledger.in_memory(1.0, 1e-6).spent()
+        tamper(shared, EDITS[0].replace("4", "3"))
+        with pytest.raises(LedgerError, match="is damaged"):
+            ask(one, "more", die)
 
 
 def test_processes_that_race_to_overspend_get_exactly_what_fits(shared):

@@ -7,9 +7,9 @@ import numpy as np
 
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource
-from fedpower.protocol import Silo, Study
 from fedpower.protocol.messages import AskSteps, Message, Refusal, decode, encode, read_only
-from fedpower.protocol.silo import assemble
+from fedpower.protocol.silo import Silo, assemble
+from fedpower.protocol.study import Study
 from problems import Array, ArrayMoment, spiked_rows
 
 D, R, T = 6, 2, 4

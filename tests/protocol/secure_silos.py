@@ -9,8 +9,7 @@ import numpy as np
 from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource
-from fedpower.protocol import Coordinator, Silo, Study
-from fedpower.protocol.coordinator import Round
+from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import (
     AskQuery,
     Member,
@@ -25,9 +24,9 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.query import vectors_to_bytes
 from fedpower.protocol.secure import Identity
-from fedpower.protocol.silo import assemble
+from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.solvers import UploadSettings
-from fedpower.protocol.study import PREPARED
+from fedpower.protocol.study import PREPARED, Study
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import Survey
 from problems import Array, ArrayMoment, spiked_rows

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, Person
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.protocol.pooled import Pooled, unit_variances
-from fedpower.protocol.solvers.angles import DETERMINED, Angles, between, exact_angles, moment_angles
-from fits import fed_pca
+from fedpower.protocol.solvers.angles import DETERMINED, Directions, between, exact_angles, moment_angles
 from problems import Array
 
 RANK = 3
@@ -24,13 +24,12 @@ def released(moment: Array, std: float, rng: np.random.Generator) -> Pooled:
     )
 
 
-def angles_of(pooled: Pooled, *, gains: bool) -> tuple[Angles, Array]:
-    """Return the angles of a release, and its components."""
+def directions_of(pooled: Pooled, *, gains: bool, cut: Array | None = None) -> tuple[Directions, Array]:
     rule = unit_variances(pooled.noise_std, ()) if gains else None
     factor = np.ones(len(pooled.moment)) if rule is None else rule(np.diagonal(pooled.moment))
     values, vectors = np.linalg.eigh(pooled.moment * np.outer(factor, factor))
     pairs = (values[::-1], vectors[:, ::-1])
-    return moment_angles(pooled, RANK, pairs=pairs, gains=rule), pairs[1][:, :RANK]
+    return moment_angles(pooled, RANK, pairs=pairs, gains=rule, cut=cut), pairs[1][:, :RANK]
 
 
 def factors(d: int) -> Array:
@@ -60,7 +59,8 @@ def test_angles_hold_in_nine_of_ten_releases(d, releases, gains):
     truth = np.linalg.eigh(moment * np.outer(factor, factor))[1][:, ::-1][:, :RANK]
     std, held = 0.06 / (d if gains else math.sqrt(d)), []
     for _ in range(releases):
-        claimed, reported = angles_of(released(moment, std, rng), gains=gains)
+        directions, reported = directions_of(released(moment, std, rng), gains=gains)
+        claimed = directions.angles
         alone, together = between(truth.T @ reported)
         for claim, true in ((claimed.components, alone), (claimed.subspaces, together)):
             held += (true <= claim)[claim <= DETERMINED].tolist()
@@ -72,7 +72,7 @@ def test_angles_hold_in_nine_of_ten_releases(d, releases, gains):
 def test_tied_components_are_determined_together():
     """Noise splits a tie, now and then so far that it seems none: in about a fifth of releases."""
     moment, rng = np.diag([0.4, 0.2, 0.2, 0.01, 0.01, 0.01]), np.random.default_rng(2)
-    found = [angles_of(released(moment, 0.005, rng), gains=False)[0] for _ in range(40)]
+    found = [directions_of(released(moment, 0.005, rng), gains=False)[0].angles for _ in range(40)]
     assert all(each.components[0] < 5.0 and each.subspaces[2] < 5.0 for each in found)
     assert all(each.n_determined == RANK for each in found)
     tied = np.array([each.components[1:] for each in found])
@@ -85,16 +85,14 @@ def test_tied_components_are_determined_together():
 def test_rows_without_a_direction_determine_nothing(level, gains):
     rng = np.random.default_rng(3)
     for _ in range(20):
-        found, _ = angles_of(released(level * np.eye(8), 0.01, rng), gains=gains)
+        found = directions_of(released(level * np.eye(8), 0.01, rng), gains=gains)[0].angles
         assert found.n_determined == 0
         assert found.components.min() > DETERMINED
 
 
 def test_a_cut_widens_angles_and_leaves_those_of_noise():
     pooled = released(factors(12), 0.01, np.random.default_rng(4))
-    values, vectors = np.linalg.eigh(pooled.moment)
-    pairs = (values[::-1], vectors[:, ::-1])
-    plain, cut = (moment_angles(pooled, RANK, pairs=pairs, cut=cut) for cut in (None, np.full(12, 0.1)))
+    plain, cut = (directions_of(pooled, gains=False, cut=cut)[0].angles for cut in (None, np.full(12, 0.1)))
     assert (cut.components > plain.components).all()
     np.testing.assert_allclose(cut.noise_components, plain.components, rtol=0.25)
     np.testing.assert_array_equal(plain.noise_components, plain.components)
@@ -134,7 +132,7 @@ def test_persons_of_zeros_determine_nothing():
 
 
 def test_exact_components_without_variance_or_with_the_same_are_not_determined():
-    found = exact_angles(np.array([3.0, 2.0, 2.0, 1.0, 0.0]), 5, n_features=5)
+    found = exact_angles(np.array([3.0, 2.0, 2.0, 1.0, 0.0]), 5, n_features=5).angles
     np.testing.assert_array_equal(found.components, [0, 90, 90, 0, 90])
     np.testing.assert_array_equal(found.subspaces, [0, 90, 0, 0, 90])
     rows = np.random.default_rng(0).standard_normal((50, 3)) @ np.ones((3, 6))
@@ -150,12 +148,9 @@ def test_what_a_few_draws_settle_all_draws_confirm(d, gains):
     moment, rng, verdicts = factors(d), np.random.default_rng(2), []
     for std in np.geomspace(1e-5, 1.0, 12):
         pooled = replace(released(moment, std, rng), center=np.full(d, 0.3 / math.sqrt(d)))
-        rule = unit_variances(pooled.noise_std, ()) if gains else None
-        factor = np.ones(d) if rule is None else rule(np.diagonal(pooled.moment))
-        values, vectors = np.linalg.eigh(pooled.moment * np.outer(factor, factor))
-        pairs = (values[::-1], vectors[:, ::-1])
-        angles = moment_angles(pooled, RANK, pairs=pairs, gains=rule, cut=np.full(d, std**2))
-        verdicts.append(angles.verdict())
+        directions, _ = directions_of(pooled, gains=gains, cut=np.full(d, std**2))
+        verdicts.append(directions.settle())
+        angles = directions.angles
         found = angles.n_determined > 0 or bool((angles.components <= DETERMINED).any())
         assert verdicts[-1] in (found, None)
     assert verdicts[0]

@@ -37,7 +37,6 @@ from federations import ASK_MOMENT
 from fedpower.errors import LedgerError, ProtocolError
 from fedpower.linalg import orth
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol import Silo
 from fedpower.protocol.messages import (
     AskMoment,
     AskSteps,
@@ -52,7 +51,7 @@ from fedpower.protocol.messages import (
     encode,
     read_only,
 )
-from fedpower.protocol.silo import NOT_YOURS, ExactReleases
+from fedpower.protocol.silo import NOT_YOURS, ExactReleases, Silo
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment

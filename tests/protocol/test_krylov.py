@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from krylov_runs import D, drive, leading, n_rounds, pooled, rotated, run
 from msgspec import structs
 
 from fedpower.linalg import is_orthonormal, sin_theta
@@ -13,7 +12,7 @@ from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.silo import ExactReleases
 from fedpower.protocol.solvers import KrylovSettings, UploadSettings
 from problems import ArrayMoment, spiked_rows, split
-from runs import exact_study, make_silos
+from runs import D, drive_late, exact_study, leading, make_silos, n_rounds, pooled, rotated, run
 
 EITHER = pytest.mark.parametrize("local", [True, False])
 
@@ -34,7 +33,7 @@ def test_the_result_is_the_pooled_eigenspace_however_different_the_silos(seed, n
 @EITHER
 @pytest.mark.parametrize("tol", [1e-2, 1e-5, 1e-8])
 def test_stopping_by_tol_means_an_error_of_at_most_tol(local, tol):
-    for seed in range(3):
+    for seed in range(2):
         parts = rotated(seed)
         solution, _ = run(parts, seed=seed, tol=tol, local=local)
         assert solution.converged
@@ -90,7 +89,7 @@ def test_a_fraction_of_variance_finds_the_same_rank_as_the_moment():
     for fraction in (0.3, 0.8, 0.99):
         solution, _ = run(parts, rank=fraction, tol=1e-8)
         silos = make_silos(parts, D)
-        expected, _ = drive(UploadSettings(study=silos["silo-0"].study, rank=fraction), silos)
+        expected, _ = drive_late(UploadSettings(study=silos["silo-0"].study, rank=fraction), silos)
         assert solution.rank == expected.rank
         truth = leading(pooled(parts), expected.rank)
         assert sin_theta(solution.vectors[:, : solution.rank], truth) < 1e-7
@@ -108,7 +107,7 @@ def test_centring_is_that_of_the_pooled_rows():
 def test_with_two_fifths_of_the_silos_a_round_others_are_asked_again_and_nothing_is_lost(
     participation, local
 ):
-    for seed in range(3):
+    for seed in range(2):
         parts = rotated(seed)
         chosen = {"n_participants": 2, "participation": participation, "late": True}
         solution, coordinator = run(parts, seed=seed, max_rounds=200, **chosen, local=local)
@@ -125,13 +124,13 @@ def test_a_run_stops_where_rounding_of_messages_hides_the_rest(local):
             coarse = answer.product.astype(np.float32).astype(np.float64)
             return structs.replace(answer, product=read_only(coarse))
 
-    for seed in range(3):
+    for seed in range(2):
         parts = rotated(seed)
         silos = make_silos(parts, 4)
         for silo, part in zip(silos.values(), parts, strict=True):
             silo.releases = Rounding(ArrayMoment(part), silo.study)
         settings = KrylovSettings(study=exact_study(D, 4), rank=3, tol=1e-12, max_rounds=40, local=local)
-        solution, coordinator = drive(settings, silos, seed=seed)
+        solution, coordinator = drive_late(settings, silos, seed=seed)
         assert solution.converged
         assert n_rounds(coordinator) < 20
         assert sin_theta(solution.basis, leading(pooled(parts), 3)) < 1e-5

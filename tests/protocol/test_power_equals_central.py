@@ -11,8 +11,8 @@ from private_silos import DELTA, EPSILON, MOMENT, ask, private_silo
 from fedpower.errors import InputError
 from fedpower.linalg import orth, sin_theta
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol import decaying, every, explicit, halving
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
+from fedpower.protocol.schedule import decaying, every, explicit, halving
 from fedpower.protocol.silo import take_local_steps
 from fedpower.protocol.solvers import PowerSettings
 from problems import Array, ArrayMoment, spiked_rows, split

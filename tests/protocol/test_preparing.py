@@ -230,7 +230,6 @@ def test_the_bound_is_lower_where_there_is_more_noise_and_where_rows_are_alike()
 
 
 def octave_counts(values, std, seed=0):
-    """Return the noised counts of a column's octaves."""
     exact = np.bincount(octave_of(values[:, np.newaxis]).ravel().astype(int), minlength=N_OCTAVES)
     return exact + std * np.random.default_rng(seed).standard_normal(N_OCTAVES)
 

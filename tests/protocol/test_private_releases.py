@@ -49,6 +49,12 @@ CENTRED = [replace(study, center=True) for study in (STEP, MOMENT)]
 
 
 @pytest.fixture
+def ledger():
+    with Ledger.in_memory(EPSILON, DELTA) as made:
+        yield made
+
+
+@pytest.fixture
 def noised(monkeypatch):
     made = []
 
@@ -109,9 +115,8 @@ def test_another_accountant_finds_the_epsilon_that_was_asked(study, epsilon, noi
 
 
 @pytest.mark.parametrize("study", [STEP, PAPER, MOMENT, *CENTRED], ids=lambda s: s.digest[:6])
-def test_the_sensitivity_paid_for_is_the_theorem_s_and_more(study, noised):
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        ask_everything(study, ledger)
+def test_the_sensitivity_paid_for_is_the_theorem_s_and_more(study, noised, ledger):
+    ask_everything(study, ledger)
     s = len(bounded_rows())
     mean, product = moved_by_row("mean") / s, moved_by_row("product", R) / s
     least = [mean] * study.center + [product] * T
@@ -122,12 +127,11 @@ def test_the_sensitivity_paid_for_is_the_theorem_s_and_more(study, noised):
 
 
 @pytest.mark.parametrize("study", [STEP, PAPER, CENTRED[0]], ids=lambda s: s.digest[:6])
-def test_released_numbers_are_multiples_of_the_lattice_s_spacing(study, noised):
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        silo = private_silo(replace(study, iteration_rank=D), ledger)
-        answer = ask(silo, WHOLE)
-        left = [np.append(answer.product, answer.total_variance)]
-        left += [ask(silo, AskMoment(label="mean")).mean] if study.center else []
+def test_released_numbers_are_multiples_of_the_lattice_s_spacing(study, noised, ledger):
+    silo = private_silo(replace(study, iteration_rank=D), ledger)
+    answer = ask(silo, WHOLE)
+    left = [np.append(answer.product, answer.total_variance)]
+    left += [ask(silo, AskMoment(label="mean")).mean] if study.center else []
     for values, release in zip(left, noised, strict=True):
         in_steps = values / release.spacing
         assert np.array_equal(in_steps, np.rint(in_steps))
@@ -150,45 +154,41 @@ def test_a_released_moment_is_symmetric_with_half_the_variance_off_the_diagonal(
     assert stats.kstest(noise[:, off[0], off[1]].ravel() * math.sqrt(2), "norm").pvalue > 1e-7
 
 
-def test_local_steps_are_noised_at_every_step_and_charged_for_each(noised):
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        silo = private_silo(STEP, ledger)
-        assert isinstance(ask(silo, steps(0, 3)), LocalSteps)
-        assert len(noised) == 3
-        (entry,) = ledger.entries()
-        assert entry.mu == pytest.approx(STEP.budget.price("product").mu * math.sqrt(3))
+def test_local_steps_are_noised_at_every_step_and_charged_for_each(noised, ledger):
+    silo = private_silo(STEP, ledger)
+    assert isinstance(ask(silo, steps(0, 3)), LocalSteps)
+    assert len(noised) == 3
+    (entry,) = ledger.entries()
+    assert entry.mu == pytest.approx(STEP.budget.price("product").mu * math.sqrt(3))
 
 
-def test_one_column_alone_has_no_trace_beside_it_and_less_noise():
+def test_one_column_alone_has_no_trace_beside_it_and_less_noise(ledger):
     one = replace(STEP, iteration_rank=1)
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        silo = private_silo(one, ledger)
-        answer = ask(silo, AskSteps(basis=basis(0, 1), n_local_steps=1))
+    silo = private_silo(one, ledger)
+    answer = ask(silo, AskSteps(basis=basis(0, 1), n_local_steps=1))
     assert answer.total_variance is None
     assert one.budget.std(300) == pytest.approx(STEP.budget.std(300) / math.sqrt(2), 1e-6)
 
 
-def test_about_a_centre_the_noise_grows_with_the_rows(noised):
+def test_about_a_centre_the_noise_grows_with_the_rows(noised, ledger):
     center = read_only(np.full(D, 0.2))
     study = replace(STEP, center=True)
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        silo = private_silo(study, ledger)
-        ask(silo, steps(0))
-        ask(silo, steps(0, center=center))
+    silo = private_silo(study, ledger)
+    ask(silo, steps(0))
+    ask(silo, steps(0, center=center))
     growth = (1 + float(np.linalg.norm(center))) ** 2
     assert noised[1].std == pytest.approx(noised[0].std * growth, rel=1e-6)
 
 
-def test_a_noised_moment_serves_every_question_after_it_for_nothing_also_about_a_centre(noised):
+def test_a_noised_moment_serves_every_question_after_it_for_nothing_also_about_a_centre(noised, ledger):
     study = replace(MOMENT, center=True, iteration_rank=D)
     center = read_only(np.linspace(-0.1, 0.1, D))
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        silo = private_silo(study, ledger)
-        S, m = ask(silo, WHOLE).product, ask(silo, AskMoment(label="mean")).mean
-        about = ask(silo, structs.replace(WHOLE, center=center))
-        plain = ask(silo, WHOLE)
-        assert isinstance(ask(silo, steps(1, 20, center=m, shift=0.1), round=7), LocalSteps)
-        assert ledger.spent().n_releases == 1
+    silo = private_silo(study, ledger)
+    S, m = ask(silo, WHOLE).product, ask(silo, AskMoment(label="mean")).mean
+    about = ask(silo, structs.replace(WHOLE, center=center))
+    plain = ask(silo, WHOLE)
+    assert isinstance(ask(silo, steps(1, 20, center=m, shift=0.1), round=7), LocalSteps)
+    assert ledger.spent().n_releases == 1
     c = np.asarray(center)
     expected = S - np.outer(c, m) - np.outer(m, c) + np.outer(c, c)
     # answers are rounded to float32, far below the noise
@@ -226,11 +226,10 @@ class Unreadable(ArrayMoment):
 
 
 @pytest.mark.parametrize("study", [STEP, MOMENT])
-def test_sentences_about_rows_stay_with_the_operator(study, caplog):
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        silo = private_silo(study, ledger, moment=Unreadable(bounded_rows()))
-        answer = ask(silo, steps(0))
-        assert ledger.spent().n_releases == 0
+def test_sentences_about_rows_stay_with_the_operator(study, caplog, ledger):
+    silo = private_silo(study, ledger, moment=Unreadable(bounded_rows()))
+    answer = ask(silo, steps(0))
+    assert ledger.spent().n_releases == 0
     assert answer == Refusal(reason=NOT_YOURS)
     assert "row 17" in caplog.text
 
@@ -268,23 +267,24 @@ def one_cell_moved():
 
 @pytest.mark.parametrize("study", [STEP, PAPER])
 @pytest.mark.parametrize("others", [few, one_cell_moved])
-def test_a_file_overwritten_between_two_steps_costs_and_gives_nothing(tmp_path, caplog, study, others):
+def test_a_file_overwritten_between_two_steps_costs_and_gives_nothing(
+    tmp_path, caplog, study, others, ledger
+):
     path = tmp_path / "north.csv"
     write(path, bounded_rows())
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        silo = private_silo(study, ledger, moment=rows_in(path))
-        first = ask(silo, steps(0))
-        assert isinstance(first, LocalSteps)
-        spent = ledger.spent()
-        write(path, others())
-        assert ask(silo, steps(1)) == Refusal(reason=NOT_YOURS)
-        assert ledger.spent() == spent
-        assert "must hold the same rows" in caplog.text
-        again = ask(silo, steps(0))  # what was released already is given again
-        assert np.array_equal(again.product, first.product)
+    silo = private_silo(study, ledger, moment=rows_in(path))
+    first = ask(silo, steps(0))
+    assert isinstance(first, LocalSteps)
+    spent = ledger.spent()
+    write(path, others())
+    assert ask(silo, steps(1)) == Refusal(reason=NOT_YOURS)
+    assert ledger.spent() == spent
+    assert "must hold the same rows" in caplog.text
+    again = ask(silo, steps(0))  # what was released already is given again
+    assert np.array_equal(again.product, first.product)
 
 
-def test_a_file_overwritten_within_local_steps_costs_and_gives_nothing(tmp_path):
+def test_a_file_overwritten_within_local_steps_costs_and_gives_nothing(tmp_path, ledger):
     path = tmp_path / "north.csv"
     write(path, bounded_rows())
     moment = rows_in(path)
@@ -297,22 +297,20 @@ def test_a_file_overwritten_within_local_steps_costs_and_gives_nothing(tmp_path)
         return product(basis, center)
 
     moment.product = overwriting
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        moment.prepare()
-        assert ask(private_silo(STEP, ledger, moment=moment), steps(0, n_local_steps=3)) == Refusal(
-            reason=NOT_YOURS
-        )
-        assert ledger.spent().n_releases == 0
+    moment.prepare()
+    assert ask(private_silo(STEP, ledger, moment=moment), steps(0, n_local_steps=3)) == Refusal(
+        reason=NOT_YOURS
+    )
+    assert ledger.spent().n_releases == 0
     assert len(asked) == 2
 
 
 @pytest.mark.parametrize("body", [ASK_MOMENT, AskMoment(label="mean"), steps(0)], ids=lambda body: body.kind)
-def test_a_table_replaced_after_its_rows_were_counted_costs_and_gives_nothing(tmp_path, body):
+def test_a_table_replaced_after_its_rows_were_counted_costs_and_gives_nothing(tmp_path, body, ledger):
     path = tmp_path / "north.parquet"
     write(path, bounded_rows())
     moment = rows_in(path, on_lattice=True)
     assert moment.n_rows == 300
     write(path, few())
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        assert refused(ask(private_silo(MOMENT, ledger, moment=moment), body))
-        assert ledger.spent().n_releases == 0
+    assert refused(ask(private_silo(MOMENT, ledger, moment=moment), body))
+    assert ledger.spent().n_releases == 0

@@ -12,8 +12,7 @@ from budgets import moment_bound
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol import Coordinator
-from fedpower.protocol.coordinator import Round, drive, in_turn
+from fedpower.protocol.coordinator import Coordinator, Round, drive, in_turn
 from fedpower.protocol.outcome import SMOOTHED, state_privacy
 from fedpower.protocol.schedule import every
 from fedpower.protocol.solvers import PowerSettings

@@ -14,8 +14,7 @@ from federations import Party, study_of
 from fedpower.linalg import symmetric_of
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import pack, summary_size
-from fedpower.protocol import Coordinator
-from fedpower.protocol.coordinator import drive, in_turn
+from fedpower.protocol.coordinator import Coordinator, drive, in_turn
 from fedpower.protocol.messages import QueryAnswer
 from fedpower.protocol.publication import SHARE, WordsOfKey, key_of, smoothing, whole_step
 from fedpower.protocol.query import Moment, moment_of

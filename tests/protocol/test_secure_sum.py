@@ -37,8 +37,8 @@ from fedpower.privacy.accounting import compose
 from fedpower.privacy.budget import MOMENT, QueryTerms, shares_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol import Receipt
 from fedpower.protocol import coordinator as driving
+from fedpower.protocol.coordinator import Receipt
 from fedpower.protocol.messages import AskMoment, AskSteps, KeyGone, OpenSession, Session, decode, encode
 from fedpower.protocol.outcome import state_privacy
 from fedpower.protocol.query import query_of
@@ -102,7 +102,6 @@ def answer_round(coordinator, there):
 
 
 def called_by(coordinator, there):
-    """Enrol all silos and open a session; return what is recorded of it."""
     for _ in range(2):
         answer_round(coordinator, there)
     return closed_rounds(coordinator)

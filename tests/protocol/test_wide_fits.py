@@ -5,19 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from krylov_runs import run
 from msgspec.structs import replace
 from scipy import sparse
 
 from fedpower import CodeBook, FedPCA
-from fedpower.linalg import is_orthonormal, orth, sin_theta
-from fedpower.linalg.subspace import TALL, spectral_norm
-from fedpower.linalg.symmetric import moment_factor
+from fedpower.linalg import TALL, is_orthonormal, moment_factor, orth, sin_theta, spectral_norm
 from fedpower.protocol.messages import AskMoment, Message
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.solvers.products import Answers
 from problems import Array
-from runs import averaged_product, make_silos
+from runs import averaged_product, make_silos, run
 
 WIDE = 9_000  # beyond what a d×d moment is made for
 SIZES = (7, 12, 9)

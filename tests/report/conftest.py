@@ -14,7 +14,6 @@ from sample_results import sample
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return the folder of a kind of result, which is fitted when a test asks for it."""
     base = tmp_path_factory.mktemp("results")
     return lambda kind: sample(base, kind)
 
@@ -26,5 +25,4 @@ def result(folders: Callable[[str], Path]) -> Callable[[str], Result]:
 
 @pytest.fixture(scope="session")
 def shown(result: Callable[[str], Result]) -> Callable[[str], Node]:
-    """Return the parsed page of a kind of result."""
     return cache(lambda kind: parsed(result_page(result(kind))))

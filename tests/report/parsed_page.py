@@ -9,15 +9,12 @@ VOID = {"meta", "link", "br"}
 
 @dataclass
 class Node:
-    """An element."""
-
     tag: str
     attributes: dict[str, str | None]
     children: list["Node"] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
 
     def all(self) -> Iterator["Node"]:
-        """Yield all elements below, in order."""
         for child in self.children:
             yield child
             yield from child.all()
@@ -35,13 +32,11 @@ class Node:
         ]
 
     def by_id(self, name: str) -> "Node":
-        """Return the one element with this id."""
         (found,) = [each for each in self.all() if each.attributes.get("id") == name]
         return found
 
     @property
     def text(self) -> str:
-        """All text below."""
         return "".join(self.pieces)
 
 

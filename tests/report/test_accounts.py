@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from parsed_page import check_whole, parsed, words
 
+from benchmarks.fits import fed_moment
 from fedpower.analyses import (
     AdjustedPCA,
     Completion,
@@ -22,7 +23,6 @@ from fedpower.report.moment import Moment, save_analysis
 from fedpower.report.page import analysis_page
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import table_rules
-from fits import fed_moment
 from sample_results import HOSTILE
 
 MODELS: dict[str, Any] = {

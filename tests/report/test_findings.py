@@ -10,12 +10,12 @@ import pytest
 from numpy.typing import NDArray
 from parsed_page import parsed, words
 
+from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, read_code_book, read_result, write_code_book
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.report.page import result_page as page
 from fedpower.report.view import cause_of_noise
-from fits import fed_pca
 
 Array = NDArray[np.float64]
 KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "standardize": False}
@@ -37,7 +37,6 @@ def visits(n_rows: int = 8_600) -> Array:
 
 
 def cut(rows: Array, bound: float) -> tuple[float, float]:
-    """Return the shares of rows and of energy that a bound cuts off."""
     squared = np.sum(rows**2, axis=1)
     return float(np.mean(squared > bound**2)), float(
         1.0 - np.minimum(squared, bound**2).sum() / squared.sum()

@@ -24,7 +24,6 @@ from sample_results import HOSTILE, KINDS, PRIVATE, hospitals, with_run, with_sp
 
 
 def changed(result: Result, **run: Any) -> Node:
-    """Return the page of a result with other parts of its record."""
     return parsed(result_page(with_run(result, {**result.run, **run})))
 
 

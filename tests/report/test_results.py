@@ -13,12 +13,12 @@ import pytest
 from msgspec import structs
 from sklearn.exceptions import NotFittedError
 
+from benchmarks.fits import fed_pca
 from fedpower import FedPCA, read_result
 from fedpower.errors import InputError
 from fedpower.report.record import Record
 from fedpower.report.result import FILES
 from fedpower.rows.opening import open_source
-from fits import fed_pca
 from problems import spiked_rows
 
 COLUMNS = ["age", "größe", "a,b", 'quo"te', "e", "f"]

@@ -11,15 +11,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.errors import InputError
+from fedpower.linalg import Array
 from fedpower.options import documented, setting
-from fedpower.protocol.solvers.angles import CONFIDENCE, Angles, exact_angles
+from fedpower.protocol.solvers.angles import CONFIDENCE, Directions, exact_angles
 from fedpower.report.moment import Moment
 from fedpower.report.page import Account, Picture, Table, drawn
 from fedpower.report.record import plain
 from fedpower.report.text import percent
 from fedpower.report.view import angle_sentences
 
-Array = NDArray[np.float64]
 Contents = Iterator[str | Table | Picture]
 """What a page holds: sentences, tables and pictures."""
 
@@ -135,16 +135,16 @@ class Analysis(BaseEstimator):
         self.standard_error_ = errors
         self.low_, self.high_ = values - width * errors, values + width * errors
 
-    def _set_angles(self, noised: Callable[..., Angles], values: Array, k: int) -> Angles:
+    def _set_angles(self, noised: Callable[..., Directions], values: Array, k: int) -> Directions:
         """Return the angles of k components: those of draws of the noise, or of exact eigenvalues."""
         record, book, d = self.moment_.record, self.moment_.code_book, self.moment_.n_features
         outside = None if book is None else book.outside
         cut = None if record.clipping is None else record.clipping.moves(d, outside)
         is_exact = self.moment_.noise_std == 0
-        angles = exact_angles(values, k, n_features=len(values)) if is_exact else noised(cut=cut)
-        self.component_angles_, self.subspace_angles_ = angles.components, angles.subspaces
+        found = exact_angles(values, k, n_features=len(values)) if is_exact else noised(cut=cut)
+        self.component_angles_, self.subspace_angles_ = found.angles[:2]
         self.confidence_ = CONFIDENCE
-        return angles
+        return found
 
     def _interval_columns(self, at: Any = slice(None)) -> dict[str, Array]:
         """Return errors and intervals as columns of a table."""

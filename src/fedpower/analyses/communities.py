@@ -14,10 +14,9 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.cluster import contingency_matrix
 
-from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.analyses.base import Analysis, Contents
 from fedpower.errors import InputError, require
-from fedpower.linalg import fix_signs
-from fedpower.linalg.noised import goe_quantile
+from fedpower.linalg import Array, fix_signs, goe_quantile
 from fedpower.options import setting
 from fedpower.protocol.solvers.angles import (
     CONFIDENCE,
@@ -112,12 +111,12 @@ class Communities(Analysis):
         clusters = KMeans(int(k), n_init=10, random_state=self.random_state).fit(self.embedding_)
         self.labels_ = _by_size(clusters.labels_)
         if moment.noise_std == 0:
-            angles = exact_angles(np.abs(values), k, n_features=moment.n_features)
+            found = exact_angles(np.abs(values), k, n_features=moment.n_features)
         elif by_edge:
-            angles = network_angles(values, k, std=std / math.sqrt(2.0))
+            found = network_angles(values, k, std=std / math.sqrt(2.0))
         else:
-            angles = moment_angles(moment.pooled, k, pairs=(values, vectors))
-        self.subspace_angle_, self.confidence_ = float(angles.subspaces[-1]), CONFIDENCE
+            found = moment_angles(moment.pooled, k, pairs=(values, vectors))
+        self.subspace_angle_, self.confidence_ = float(found.angles.subspaces[-1]), CONFIDENCE
         self.determined_ = bool(self.subspace_angle_ <= DETERMINED)
         self.rates_ = self.rate_errors_ = self.chance_edge_ = self.n_above_chance_ = None
         if by_edge:

@@ -10,9 +10,9 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.analyses.base import Analysis, Contents
 from fedpower.errors import InputError, require
-from fedpower.linalg import fix_signs
+from fedpower.linalg import Array, fix_signs
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent

@@ -7,8 +7,8 @@ import numpy as np
 import scipy.stats
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents
-from fedpower.linalg.noised import shrunk_spectrum
+from fedpower.analyses.base import Analysis, Contents
+from fedpower.linalg import Array, shrunk_spectrum
 from fedpower.report.moment import Moment
 from fedpower.report.page import Picture, Table, drawn
 from fedpower.report.text import count, percent

@@ -8,10 +8,10 @@ import scipy.optimize
 from numpy.typing import NDArray
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.analyses.base import Analysis, Contents
 from fedpower.analyses.correlation import correlation_of, noised_correlations
 from fedpower.errors import require
-from fedpower.linalg import fix_signs
+from fedpower.linalg import Array, fix_signs
 from fedpower.options import setting
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table

@@ -10,8 +10,9 @@ from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.analyses.base import Analysis, Contents
 from fedpower.errors import require
+from fedpower.linalg import Array
 from fedpower.protocol.pooled import unit_variances
 from fedpower.protocol.solvers.angles import DETERMINED, moment_angles
 from fedpower.report.moment import Moment
@@ -64,9 +65,9 @@ class ProcessMonitor(OutlierMixin, Analysis):
         values, vectors = base.eigenpairs(covariance / np.outer(self.scale_, self.scale_))
         gains = unit_variances(moment.noise_std)
         noised = partial(moment_angles, moment.pooled, k, pairs=(values, vectors), gains=gains)
-        angles = self._set_angles(noised, values, k)
+        found = self._set_angles(noised, values, k)
         self.components_, self.spectrum_ = np.asarray(vectors[:, :k].T), values
-        self.explained_variance_ = np.clip(angles.variances[:k], values[:k] / 2.0, values[:k])
+        self.explained_variance_ = np.clip(found.variances[:k], values[:k] / 2.0, values[:k])
         first = float(np.sum(values[k:]))
         noise = self._noise(moment, covariance, vectors[:, k:])
         second = max(float(np.sum(values[k:] ** 2)) - noise, first**2 / (d - k))

@@ -9,8 +9,9 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.analyses.base import Analysis, Contents
 from fedpower.errors import InputError, require
+from fedpower.linalg import Array
 from fedpower.options import setting
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table

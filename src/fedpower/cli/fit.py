@@ -25,9 +25,10 @@ from fedpower.cli.silos import (
     open_silos,
     read_vector,
 )
+from fedpower.engines.inprocess import Run
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, RepeatedFitWarning, weights_summary
-from fedpower.estimator.fitting import Run, fit_silos, open_data
+from fedpower.estimator.fitting import fit_data, open_data
 from fedpower.estimator.fitting import prepare as prepare_silos
 from fedpower.options import FLAT, Options, Secure, from_flat
 from fedpower.privacy import Ledger
@@ -78,7 +79,7 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
     with new_folder(target, known=KNOWN, force=given["force"]) as place:
         silos, wanted = _silos_and_options(given, target)
         with _running(given, silos, wanted) as run:
-            result = fit_silos(wanted, silos, run, extra_columns=_extra(given))
+            result = fit_data(wanted, open_data(silos, wanted, _extra(given)), run)
             origins = {name: _origin(given, silo, name, run) for name, silo in silos.items()}
             silos_of_run = [structs.replace(silo, **origins[silo.name]) for silo in result.record.silos]
             result = result.with_record(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from fedpower.cli.options import READING, TEXT, Command, given_options, option, 
 from fedpower.cli.silos import open_silos
 from fedpower.errors import InputError
 from fedpower.estimator.fitting import open_data
-from fedpower.estimator.plan import TRACE, Plan, spectrum_of_gap, spectrum_of_result
+from fedpower.estimator.plan import Plan, spectrum_of_gap, spectrum_of_result
 from fedpower.estimator.plan import plan as planned
 from fedpower.options import Options, from_flat
 from fedpower.privacy.ledger import Ledger, rounded_down
-from fedpower.privacy.statement import counted_as
+from fedpower.privacy.statement import as_sentence, counted_as
 from fedpower.report.codebook_file import FORMAT, as_toml, toml_key
 from fedpower.report.files import new_file
 from fedpower.report.record import plain
@@ -92,7 +93,7 @@ def _public_facts(
             }
         return sizes, data.n_features
     book, n_features, sizes = wanted.codebook, given["n_features"], {}
-    if n_features is None and given["codebook"] is not None and book is not None:
+    if n_features is None and book is not None:
         n_features = len(book.rules.features) if book.is_draft and book.rules else book.low.size
     if earlier is not None:
         n_features, sizes = n_features or earlier.n_features, earlier.silo_sizes
@@ -121,10 +122,10 @@ def _spectrum(
     words, gap, k = given["spectrum"], given["gap"], given["n_components"]
     if words is not None and gap is not None:
         raise InputError("--gap and --spectrum must not be given together, got both")
-    bound, trace = given["row_norm"], TRACE
+    bound, trace = given["row_norm"], 1.0
     if wanted.book is not None:
         bound = wanted.book.bound
-        trace = min(TRACE, n_features / bound**2)  # columns of variance 1
+        trace = min(1.0, n_features / bound**2)  # columns of variance 1
     if earlier is not None:
         if earlier.n_features != n_features:
             raise InputError(f"--spectrum must have {n_features} columns, got {earlier.n_features}")
@@ -137,9 +138,9 @@ def _spectrum(
     if words is None:
         return None
     try:
-        if words.endswith(".npy"):
-            return np.asarray(np.load(words, allow_pickle=False), dtype=np.float64) / unit
-        return np.array([float(word) for word in words.split(",")]) / unit
+        is_file = words.endswith(".npy")
+        numbers = np.load(words, allow_pickle=False) if is_file else words.split(",")
+        return np.asarray(numbers, dtype=np.float64) / unit
     except (OSError, ValueError):
         raise InputError(
             f"--spectrum must be a result, a .npy file or numbers such as 0.03,0.02, got {words!r}"
@@ -206,16 +207,18 @@ def _print(
         lines.append(f"It would {would} for -k {asked}")
     lines += [] if made.missing is None else [made.missing]
     lines += [] if made.needed is None else [made.needed.sentence]
+    say(*map(as_sentence, lines))
     for path, after in left.items():
         verdict = "would be left" if after["fits"] else "is left, too little for this fit"
-        lines.append(f"{path}: epsilon={rounded_down(after['left'], 4)} {verdict}")
-    say(*(f"{line}." if line.startswith(tuple(left)) else f"{line[0].upper()}{line[1:]}." for line in lines))
+        say(f"{path}: epsilon={rounded_down(after['left'], 4)} {verdict}.")
 
 
 # --- inspect ----------------------------------------------------------------------------------------
 
 _SHOWN, _LONGEST = 5, 24
 """Levels that are shown of a column, and letters of a level."""
+
+_FACTS = ("name", "type", "n_rows", "n_missing", "n_odd", "low", "high", "levels", "doubts")
 
 _PUBLIC = """\
 # A draft of a code book: what the cells of tables become, one rule a column.
@@ -224,19 +227,6 @@ _PUBLIC = """\
 _CONFIDENTIAL = """\
 # Confidential: drafted from rows. Do not send; propose a code book from what you know instead.
 # What the cells of tables become, one rule a column. Compare it with what you know, and fill in every
-"""
-_HEAD = """\
-# kind = "" and what all organisations agree on, from the form or the code list of the study:
-#   levels = ["F", "M"]            one column each, and one for all other words
-#   ordered = ["low", "high"]      numbers 0, 1, ... in this order
-#   kind = "yes/no"                1 and 0; true and false, y and n, t and f too
-#   kind = "number"                with range = [0, 120] nothing is spent on finding it
-#   kind = "date"                  with origin = "2000-01-01" and unit = "days"
-#   kind = "drop"                  no feature
-# A missing number counts for nothing in a private fit: missing = "offset", the default. Write
-# missing = 0.0 for a value, indicator = true for a column that says where they are, and
-# missing_words = ["NA", "."] for what else than an empty cell is one. Levels need a rule: missing =
-# "other", or indicator = true.
 """
 
 
@@ -270,7 +260,10 @@ def inspect(
             place.write_text(_drafted(types, from_rows=from_rows), encoding="utf-8")
     if as_json:
         record: dict[str, Any] = {"draft": None if draft is None else str(draft)}
-        record["files"] = {name: [_facts(look) for look in looks] for name, looks in columns.items()}
+        record["files"] = {
+            name: [{fact: plain(getattr(look, fact)) for fact in _FACTS} for look in looks]
+            for name, looks in columns.items()
+        }
         print_json(record)
         return
     for name, looks in columns.items():
@@ -286,16 +279,12 @@ def inspect(
 
 
 def _drafted(types: list[dict[str, Any]], *, from_rows: bool) -> str:
-    head = (_CONFIDENTIAL if from_rows else _PUBLIC) + _HEAD
-    lines = [head + f"format = {as_toml(FORMAT)}", "", "[rules]"]
+    help = resources("fedpower.report").joinpath("templates", "draft.toml").read_text(encoding="utf-8")
+    head = (_CONFIDENTIAL if from_rows else _PUBLIC) + help
+    lines = [f"{head}format = {as_toml(FORMAT)}", "", "[rules]"]
     for column, (rule, hint) in draft_of(types).items():
         lines.append(f"{toml_key(column)} = {as_toml(rule)}{f'  # {hint}' if hint else ''}")
     return "\n".join(lines) + "\n"
-
-
-def _facts(look: ColumnLook) -> dict[str, Any]:
-    names = ("name", "type", "n_rows", "n_missing", "n_odd", "low", "high", "levels", "doubts")
-    return {name: plain(getattr(look, name)) for name in names}
 
 
 def _print_columns(name: str, looks: list[ColumnLook]) -> None:

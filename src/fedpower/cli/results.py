@@ -11,12 +11,11 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.cli.console import bar_of, counted, note, print_json, print_table, say
 from fedpower.cli.options import PATH, READING, Command, option, options, output, reading_of
 from fedpower.errors import InputError
-from fedpower.linalg import orth, principal_angles
+from fedpower.linalg import Array, orth, principal_angles
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.report.export import (
@@ -38,7 +37,6 @@ from fedpower.rows.opening import existing, open_source
 from fedpower.rows.ruled import every_problem
 from fedpower.values import pl
 
-Array = NDArray[np.float64]
 _ID_COLUMN = option("--id-column NAME", "Column of ids, such as patient_id, that is no feature.")
 _MODEL = click.argument("model", type=PATH)
 

@@ -34,14 +34,28 @@ from fedpower.sums.local import LocalMoment, local_moment
 from fedpower.sums.reduce import shares_blocks
 from fedpower.sums.survey import Survey
 
-LedgerPaths = Mapping[str, str | os.PathLike[str]]
+Paths = Mapping[str, str | os.PathLike[str]]
 # What the silos' operators call their rows: one name for all, or a name for each silo
 Versions = str | Mapping[str, str]
 Moments = Mapping[str, LocalMoment] | Mapping[str, Survey]
 _Rows = TypeVar("_Rows", LocalMoment, Survey)
 # Called with a silo, the rows of a block just read, and how many the silo has, or None if not known
 OnRows = Callable[[str, int, int | None], None]
+OnClipped = Callable[[dict[str, tuple[int, int]]], None]
 _USUAL_STEPS = 20  # how often rows are taken to be multiplied where a run ends when it has converged
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a fit runs: what it is charged to, which keys it uses, what is called; see `FedPCA.fit_silos`."""
+
+    ledgers: Paths | None = None
+    data_version: Versions | None = None
+    data_set: str | None = None
+    identities: Paths | None = None
+    on_round: Callable[[Round], None] | None = None
+    on_rows: OnRows | None = None
+    on_clipped: OnClipped | None = None
 
 
 def survey_silos(sources: Mapping[str, RowSource], **how: Any) -> dict[str, Survey]:
@@ -121,20 +135,13 @@ def _read(
     return made
 
 
-def check_ledgers(
-    silos: list[str],
-    budget: Budget,
-    ledgers: LedgerPaths,
-    *,
-    data_version: Versions | None = None,
-    data_set: str | None = None,
-) -> None:
+def check_ledgers(silos: list[str], budget: Budget, how: Run) -> None:
     """Refuse ledgers that are not one for each silo and its own, or cannot be opened."""
-    _versions(silos, data_version)
-    if data_set is not None:
-        check_label("data_set", data_set)
+    _versions(silos, how.data_version)
+    if how.data_set is not None:
+        check_label("data_set", how.data_set)
     with ExitStack() as stack:
-        _open_ledgers(silos, budget, ledgers, stack, data_set)
+        _open_ledgers(silos, budget, how, stack)
 
 
 def federate(
@@ -158,24 +165,21 @@ def _run(
     settings: SolverSettings | PrepareSettings,
     rng: np.random.Generator,
     *,
-    ledgers: LedgerPaths | None = None,
-    data_version: Versions | None = None,
-    data_set: str | None = None,
+    how: Run | None = None,
     noise: NoiseSource | None = None,
     identities: Mapping[str, Identity] | None = None,
     min_silos: int | None = None,
-    on_round: Callable[[Round], None] | None = None,
     **pace: Any,
 ) -> Coordinator:
-    study, run = settings.study, secrets.token_hex(8)
+    study, run, how = settings.study, secrets.token_hex(8), how or Run()
     budget = study.budget
     with ExitStack() as stack:
         opened: dict[str, Ledger] = {}
         if budget is not None:
             _check_bounded(moments, study)
-            opened = _open_ledgers(list(moments), budget, ledgers or {}, stack, data_set)
+            opened = _open_ledgers(list(moments), budget, how, stack)
         # A ledger in memory lives as long as this fit, whose rows do not change.
-        versions = _versions(list(moments), data_version) if opened and ledgers else {}
+        versions = _versions(list(moments), how.data_version) if opened and how.ledgers else {}
         silos = {
             name: assemble(
                 name,
@@ -184,7 +188,9 @@ def _run(
                 ledger=opened.get(name),
                 identity=(identities or {}).get(name),
                 source=noise,
-                data=declared(name, moment, study, versions[name], data_set=data_set) if versions else None,
+                data=declared(name, moment, study, versions[name], data_set=how.data_set)
+                if versions
+                else None,
             )
             for name, moment in moments.items()
         }
@@ -193,7 +199,7 @@ def _run(
             silo.releases.check_affordable()
         solver = start(settings, rng, run)
         coordinator = Coordinator(
-            solver, list(silos), study=study, run=run, min_silos=min_silos, on_round=on_round
+            solver, list(silos), study=study, run=run, min_silos=min_silos, on_round=how.on_round
         )
         run_in_process(coordinator, silos, stop=lambda: _stop(moments), **pace)
     return coordinator
@@ -225,9 +231,8 @@ def _versions(silos: list[str], declared: Versions | None) -> dict[str, str]:
     return {name: declared.get(name, DEFAULT_VERSION) for name in silos}
 
 
-def _open_ledgers(
-    silos: list[str], budget: Budget, paths: LedgerPaths, stack: ExitStack, data_set: str | None = None
-) -> dict[str, Ledger]:
+def _open_ledgers(silos: list[str], budget: Budget, how: Run, stack: ExitStack) -> dict[str, Ledger]:
+    paths = how.ledgers or {}
     if not isinstance(paths, Mapping):
         raise InputError(f"ledgers must be a mapping from silo names to files, got {type(paths).__name__}")
     for name in paths:
@@ -246,7 +251,7 @@ def _open_ledgers(
         )
         opened[name] = stack.enter_context(made)
         if paths:
-            opened[name].check_owner(name, data_set)
+            opened[name].check_owner(name, how.data_set)
     return opened
 
 

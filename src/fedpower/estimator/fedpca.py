@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from operator import attrgetter
 from os import PathLike
 from pathlib import Path
@@ -12,20 +13,19 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from fedpower.engines.inprocess import LedgerPaths, OnRows, Versions
+from fedpower.engines.inprocess import OnClipped, OnRows, Paths, Run, Versions
 from fedpower.errors import InputError
 from fedpower.estimator.fitting import (
     Data,
-    OnClipped,
-    Run,
     fit_data,
-    fit_silos,
+    open_data,
     prepare,
     released_moment,
     result_from,
     show_warnings,
 )
-from fedpower.estimator.terms import IdentityPaths, options_of
+from fedpower.estimator.terms import options_of
+from fedpower.linalg import Array
 from fedpower.options import Aggregation, Noise, NoiseKind, Person, Solver, Unit
 from fedpower.protocol.coordinator import Round
 from fedpower.report.moment import Moment, read_moment
@@ -39,8 +39,6 @@ from fedpower.rules.codebook import CodeBook
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
-
-Array = NDArray[np.float64]
 
 
 def keep_arguments(model: Any, given: dict[str, Any]) -> None:
@@ -210,7 +208,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         units : array-like of shape (n_samples,), default=None
             Each row's person, where persons are protected; the column ``unit`` of a data frame by default.
         """
-        del y
         options = options_of(self)
         if options.network is not None:
             raise InputError(
@@ -219,7 +216,13 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         person, gaps = options.person, options.takes_gaps
         kinds = list(getattr(X, "dtypes", [getattr(X, "dtype", None)]))
         if person.column is not None and units is None:
-            X, units = _without_persons(X, person.column)
+            frame: Any = X
+            if not (person.column in getattr(frame, "columns", ()) and hasattr(frame, "iloc")):
+                raise InputError(
+                    f"X must be a data frame with the column {person.column!r} that identifies each row's "
+                    "person, got none; give the ids as units=…"
+                )
+            X, units = frame.drop(columns=[person.column]), frame[person.column]
         table = None if options.rules is None else ruled(open_source(X), options.rules)
         if isinstance(table, UnitRows):  # of one rating per row, which become one row per person
             person, table = Person(table.label, person.rows), table.rows
@@ -255,7 +258,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             source = open_source(rows if groups is None else rows[own], name=f"silo {name!r}")
             sources[name] = source if ids is None else with_ids(source, ids[own], person.rows)
         if person.column is not None or ids is not None:
-            options = options.replace(unit=Person(person.column or "units", person.rows))
+            options = replace(options, unit=Person(person.column or "units", person.rows))
         rules = None if table is None else rules_of_source(table)
         return self._take(fit_data(options, Data(sources=sources, columns=columns, rules=rules), Run()))
 
@@ -265,10 +268,10 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         y: object = None,
         *,
         extra_columns: Extra = "refuse",
-        ledgers: LedgerPaths | None = None,
+        ledgers: Paths | None = None,
         data_version: Versions | None = None,
         data_set: str | None = None,
-        identities: IdentityPaths | None = None,
+        identities: Paths | None = None,
         on_round: Callable[[Round], None] | None = None,
         on_rows: OnRows | None = None,
         on_clipped: OnClipped | None = None,
@@ -307,9 +310,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             capped) and how many there are, by silo; where the fit finds the bound, at its end. These counts
             are for the silos' operators only, so the fitted model does not keep them.
         """
-        del y
         run = Run(ledgers, data_version, data_set, identities, on_round, on_rows, on_clipped)
-        return self._take(fit_silos(options_of(self), silos, run, extra_columns=extra_columns))
+        options = options_of(self)
+        return self._take(fit_data(options, open_data(silos, options, extra_columns), run))
 
     def prepare_silos(self, silos: Any, *, extra_columns: Extra = "refuse", **run: Any) -> CodeBook:
         """Return the code book of the silos' columns, found privately; nothing is fitted.
@@ -375,12 +378,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the result folder, the same as ``fedpower fit`` writes, and return where it is.
 
-        Parameters
-        ----------
-        folder : str or path
-            A new or empty folder; it appears whole or not at all, with ``report.html`` in it.
-        force : bool, default=False
-            Whether an earlier result in the folder is replaced.
+        See `Result.save`.
         """
         check_is_fitted(self)
         return self.result_.save(folder, force=force)
@@ -494,16 +492,6 @@ class FedMoment(BaseEstimator):
 
 
 # --- rows in memory --------------------------------------------------------------------------------
-
-
-def _without_persons(X: Any, column: str) -> tuple[Any, Any]:
-    """Return a data frame without the column of persons, and that column."""
-    if column in getattr(X, "columns", ()) and hasattr(X, "iloc"):
-        return X.drop(columns=[column]), X[column]
-    raise InputError(
-        f"X must be a data frame with the column {column!r} that identifies each row's person, got none; "
-        "give the ids as units=…"
-    )
 
 
 def _per_row(name: str, given: Any, n_rows: int) -> NDArray[Any]:

@@ -1,22 +1,12 @@
 """The walk of a fit: sources → rules → study → run → result. It does not need scikit-learn."""
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
-from fedpower.engines.inprocess import (
-    LedgerPaths,
-    OnRows,
-    Versions,
-    check_ledgers,
-    federate,
-    prepare_silos,
-    read_silos,
-    survey_silos,
-)
+from fedpower.engines.inprocess import Run, check_ledgers, federate, prepare_silos, read_silos, survey_silos
 from fedpower.errors import InputError, is_showable, require
 from fedpower.estimator.fit_warnings import (
     ClippingWarning,
@@ -28,20 +18,18 @@ from fedpower.estimator.fit_warnings import (
     weights_summary,
 )
 from fedpower.estimator.terms import (
-    IdentityPaths,
+    bounded,
     build_study,
     identities_of,
     public_rng,
     public_treatment,
     rank_and_width,
     shortens,
-    treatment_of,
 )
 from fedpower.options import Edge, Iterative, Node, Options
-from fedpower.protocol.coordinator import Round, check_silos
+from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers import SolverSettings
-from fedpower.protocol.solvers.shared import SiloSampler
 from fedpower.protocol.solvers.upload import decompose
 from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.moment import Moment
@@ -58,21 +46,6 @@ from fedpower.rules.rules import TableRules
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
-
-OnClipped = Callable[[dict[str, tuple[int, int]]], None]
-
-
-@dataclass(frozen=True)
-class Run:
-    """How a fit runs: what it is charged to, which keys it uses, what is called; see `FedPCA.fit_silos`."""
-
-    ledgers: LedgerPaths | None = None
-    data_version: Versions | None = None
-    data_set: str | None = None
-    identities: IdentityPaths | None = None
-    on_round: Callable[[Round], None] | None = None
-    on_rows: OnRows | None = None
-    on_clipped: OnClipped | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,11 +142,6 @@ def _is_path(silo: Any) -> bool:
 # --- the walk --------------------------------------------------------------------------------------
 
 
-def fit_silos(options: Options, silos: Any, run: Run, *, extra_columns: Extra = "refuse") -> Result:
-    """Fit to silos: arrays, tables or paths of files, which are streamed and never pooled."""
-    return fit_data(options, open_data(silos, options, extra_columns), run)
-
-
 class _Fit:
     """Rows that are open, the options and the run of a fit, and what follows from these."""
 
@@ -186,14 +154,7 @@ class _Fit:
             "on_rows": run.on_rows,
             "fingerprinted": bool(run.ledgers),
         }
-        self.running: dict[str, Any] = {
-            "identities": self.identities,
-            "n_jobs": options.n_jobs,
-            "on_round": run.on_round,
-            "ledgers": run.ledgers,
-            "data_version": run.data_version,
-            "data_set": run.data_set,
-        }
+        self.running: dict[str, Any] = {"how": run, "identities": self.identities, "n_jobs": options.n_jobs}
 
     def terms(
         self, n_rows: int, treatment: RowTreatment | None, roster: Mapping[str, int] | None = None
@@ -208,8 +169,11 @@ class _Fit:
             roster=roster,
         )
 
-    def expected(self) -> Study:
-        """Return the study as far as it is known before a pass; refuse what public facts rule out."""
+    def expected(self) -> tuple[Study, RowTreatment | None]:
+        """Return the study as far as it is known before a pass, and what is public of the treatment of rows.
+
+        What public facts rule out is refused.
+        """
         options, run, sources, d = self.options, self.run, self.data.sources, self.data.n_features
         if not run.ledgers and (run.data_version, run.data_set) != (None, None):
             raise InputError("data_version and data_set must go with ledgers, got one without")
@@ -217,13 +181,6 @@ class _Fit:
             raise InputError(
                 "a ledger must be charged a finite epsilon, got epsilon=inf, which releases exact numbers; "
                 "give a finite one, or leave the ledgers out"
-            )
-        public = options.public
-        bounded = options.book is not None or public.row_norm is not None or public.normalize
-        if run.ledgers and not (options.prepares or isinstance(options.unit, Edge) or bounded):
-            raise InputError(
-                "a fit with ledgers must have a public bound on the norm of a row, got none; give row_norm "
-                "or normalize, or leave the ledgers out"
             )
         counts = [source.n_rows for source in sources.values()]
         known = sum(count or 0 for count in counts)
@@ -233,21 +190,19 @@ class _Fit:
         if not options.prepares:
             treatment = public_treatment(options, self.data.columns)
             treatment.check_width(d)
+            if run.ledgers and not treatment.bounded:
+                raise InputError(
+                    "a fit with ledgers must have a public bound on the norm of a row, got none; give "
+                    "row_norm or normalize, or leave the ledgers out"
+                )
         study, _, _ = self.terms(max(2, d, known) if None in counts else known, treatment)
-        if isinstance(options.solver, Iterative):
-            SiloSampler(
-                sizes=dict.fromkeys(sources, 1),
-                rng=public_rng(options, study),
-                n_participants=options.solver.n_participants,
-                participation=options.solver.participation,
-            )
+        count = getattr(options.solver, "n_participants", None)
+        require((count or 1) <= len(sources), "n_participants", f"at most the {len(sources)} silos", count)
         check_silos(list(sources), options.aggregation.min_silos)
         budget = study.budget
         if budget is not None and run.ledgers:
-            check_ledgers(
-                list(sources), budget, run.ledgers, data_version=run.data_version, data_set=run.data_set
-            )
-        return study
+            check_ledgers(list(sources), budget, run)
+        return study, treatment
 
     def study_of(
         self, rows: Mapping[str, LocalMoment] | Mapping[str, Survey], treatment: RowTreatment | None
@@ -258,20 +213,41 @@ class _Fit:
         warn_about_study(made[0], rows)
         return made
 
+    def report_cut(self, treatment: RowTreatment, rows: Mapping[str, LocalMoment]) -> None:
+        """Report to the operator what a public bound did to rows, or a public maximum to edges."""
+        summary, on_clipped = None, self.run.on_clipped
+        if weighed := weighed_edges(self.data.sources):
+            counts = {name: (network.n_capped, network.n_edges) for name, network in weighed.items()}
+            summary = weights_summary(weighed.values())
+        # A code book's bound is where clipping and noise balance: no reason for a warning.
+        elif treatment.row_norm is not None and (self.options.book is None or on_clipped is not None):
+            counts = {name: (silo.n_clipped, silo.n_read) for name, silo in rows.items()}
+            if all(count == read for count, read in counts.values()):
+                summary = (
+                    "every row is longer than row_norm, so that their directions alone count; give public "
+                    "centres and scales, or a larger bound"
+                )
+        else:
+            return
+        if on_clipped is not None:
+            on_clipped(counts)
+        elif summary is not None:
+            warn(summary, ClippingWarning)
+
 
 def fit_data(options: Options, data: Data, run: Run) -> Result:
     """Fit to rows that are open and have the same columns."""
     fit, sources, solver = _Fit(options, data, run), data.sources, options.solver
-    expected = fit.expected()
+    expected, treatment = fit.expected()
     rows: dict[str, LocalMoment] | dict[str, Survey]
     with every_problem(sources.values()):
-        treatment, leak = treatment_of(options, data.columns, sources.values())
+        treatment, leak = bounded(options, treatment, sources.values())
         if treatment is None:
             rows = survey_silos(sources, **fit.reading)
         else:
             steps = solver.n_steps if isinstance(solver, Iterative) else None
             rows = read_silos(expected, sources, treatment, steps=steps, **fit.reading)
-            _report_cut(options, treatment, sources, rows, run.on_clipped)
+            fit.report_cut(treatment, rows)
     study, settings, choice = fit.study_of(rows, treatment)
     if not run.ledgers and leak is None:
         warn_about_repeats(study, sources.values())
@@ -326,36 +302,6 @@ def prepare(options: Options, silos: Any, run: Run, *, extra_columns: Extra = "r
     return book if options.codebook is None else replace(book, rules=options.codebook.rules)
 
 
-def _report_cut(
-    options: Options,
-    treatment: RowTreatment,
-    sources: Mapping[str, RowSource],
-    rows: Mapping[str, LocalMoment],
-    on_clipped: OnClipped | None,
-) -> None:
-    """Report to the operator what a public bound did to rows, or a public maximum to edges."""
-    if weighed := weighed_edges(sources):
-        counts = {name: (network.n_capped, network.n_edges) for name, network in weighed.items()}
-        summary = weights_summary(weighed.values())
-    # A code book's bound is where clipping and noise balance: no reason for a warning.
-    elif treatment.row_norm is not None and (options.book is None or on_clipped is not None):
-        counts = {name: (silo.n_clipped, silo.n_read) for name, silo in rows.items()}
-        all_cut = all(count == read for count, read in counts.values())
-        summary = _ALL_CUT if all_cut else None
-    else:
-        return
-    if on_clipped is not None:
-        on_clipped(counts)
-    elif summary is not None:
-        warn(summary, ClippingWarning)
-
-
-_ALL_CUT = (
-    "every row is longer than row_norm, so that their directions alone count; give public centres and "
-    "scales, or a larger bound"
-)
-
-
 _MOST_SHOWN = 5
 
 
@@ -385,15 +331,18 @@ _OF_THE_RUN = (
 
 def result_from(moment: Moment, options: Options) -> Result:
     """Return the result of a fit to a released covariance, by the functions that a direct fit has."""
-    _check_same(moment, options)
     record, study = moment.record, moment.study
-    released = record.parameters["epsilon"]
+    released, untouched = record.parameters, recorded(Options())
+    for name, value in recorded(options).items():
+        if name not in _CHOSEN and value not in (untouched.get(name), released.get(name)):
+            raise InputError(
+                f"{name} must be left out in a fit to a released covariance, or be that of the release, "
+                f"{released.get(name)!r}, got {value!r}; release another one"
+            )
     rank, width = rank_and_width(options, moment.n_samples, moment.n_features, study.noise)
     network = {"": None, "edge": Edge(), "row": Node()}[study.network]
-    meant = options.replace(
-        epsilon=math.inf if released == "inf" else float(released),
-        aggregation="plain",
-        solver="auto",
+    meant = replace(
+        options,
         center=moment.centered,
         codebook=CodeBook(normalize=True) if moment.treatment.normalize else record.book,
         unit=options.unit if network is None else network,
@@ -419,18 +368,7 @@ def result_from(moment: Moment, options: Options) -> Result:
     )
     origin = {name: value for name in _OF_THE_RUN if (value := getattr(record, name))}
     chosen = {name: value for name, value in recorded(options).items() if name in _CHOSEN}
-    return replace(found, moment=moment).with_record(**origin, parameters={**record.parameters, **chosen})
-
-
-def _check_same(moment: Moment, options: Options) -> None:
-    """Refuse an option that was given and is not that of the release."""
-    released, untouched = moment.record.parameters, recorded(Options())
-    for name, value in recorded(options).items():
-        if name not in _CHOSEN and value not in (untouched.get(name), released.get(name)):
-            raise InputError(
-                f"{name} must be left out in a fit to a released covariance, or be that of the release, "
-                f"{released.get(name)!r}, got {value!r}; release another one"
-            )
+    return replace(found, moment=moment).with_record(**origin, parameters=released | chosen)
 
 
 def released_moment(result: Result) -> Moment:

@@ -5,19 +5,24 @@ so eigenvalues are all that it needs to know.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from itertools import product
+from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.optimize
 from msgspec import structs
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedpower.errors import InputError, require
 from fedpower.estimator.terms import build_study, identities_of, noise_of, options_of
-from fedpower.linalg import sin_theta
-from fedpower.options import FLAT, SOLVERS, Noise, Options, Plain, Secure
+from fedpower.linalg import Array, sin_theta
+from fedpower.options import AGGREGATIONS, FLAT, SOLVERS, Noise, Options
 from fedpower.privacy.budget import MEAN, MOMENT, SCORES, SMALLEST_EPSILON, QueryTerms
 from fedpower.privacy.sensitivity import noise_for, summary_size
 from fedpower.protocol.coordinator import Ask, Coordinator, Round, drive, in_turn
@@ -28,19 +33,14 @@ from fedpower.protocol.silo import ExactReleases, Silo
 from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings, start
 from fedpower.protocol.solvers.clipped import iterate, part_kept
 from fedpower.protocol.solvers.sums import Sums, Total
-from fedpower.protocol.study import SolverChoice, Study, Weights, costly_sentence, pooled_std
+from fedpower.protocol.study import SolverChoice, Study, Weights, costly_sentence, pooled_std, sums_moment
 from fedpower.report.result import Result
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import clipped_scale
 from fedpower.sums.moment import Moments
 
-Array = NDArray[np.float64]
-
-TRACE = 1.0
-"""The most that eigenvalues of rows of norm at most 1 add up to."""
-
 _CLEARLY = 0.9  # a fit is named as better where its predicted error is below this share of another's
-_NEAR_ENOUGH = 1.02  # bisection ends where what is enough is at most so many times what is not
+_NEAR_ENOUGH = 1.02  # what is said to be enough is at most so many times what is not
 _MOST_EPSILON = 20.0  # a larger ε promises next to nothing
 _MOST_TIMES = 2.0**20  # of the rows at hand
 _MUCH = 0.5  # of the variance: what components are taken to hold at most, where no spectrum is given
@@ -60,12 +60,12 @@ class Candidate:
     solver: str
     noise: str
     aggregation: str
-    rounds: int | None
-    bytes_up: int | None  # of one silo, over the whole fit
-    bytes_down: int | None
+    rounds: int | None = None
+    bytes_up: int | None = None  # of one silo, over the whole fit
+    bytes_down: int | None = None
     noise_level: float  # standard deviation of the pooled noise in one entry, for rows of norm at most 1
-    error: float | None  # predicted sin θ_k of the components
-    rank: int | None  # predicted k; 0 where no component would be determined
+    error: float | None = None  # predicted sin θ_k of the components
+    rank: int | None = None  # predicted k; 0 where no component would be determined
     chosen: bool  # whether ``auto`` takes it
 
 
@@ -126,29 +126,27 @@ class _Facts:
         """Return what a fit with these options costs and gives."""
         study, settings, choice = self.terms(options)
         level, spectrum = pooled_std(study, self.sizes), self.spectrum
-        times = self.n_rehearsals if level > 0 and spectrum is not None else 1
         runs: list[_Run] = []
-        if spectrum is None and isinstance(settings, UploadSettings | ClippedSettings):
+        if spectrum is not None:
+            seeds = range(self.n_rehearsals if level > 0 else 1)
+            runs = [_rehearsed(settings, spectrum, level, self.n_rows, seed) for seed in seeds]
+        elif isinstance(settings, UploadSettings | ClippedSettings):
             runs = [_cost(study, summed=True)]
-        elif spectrum is not None or study.n_steps is not None:
-            values = np.full(self.n_features, TRACE / self.n_features) if spectrum is None else spectrum
-            runs = [
-                _rehearsed(settings, values, level, self.n_rows, np.random.default_rng(seed))
-                for seed in range(times)
-            ]
-        medians = [None] * 5 if not runs else [float(each) for each in np.median(runs, axis=0)]
-        rounds, up, down, rank = (None if each is None else int(each) for each in medians[:4])
+        elif study.n_steps is not None:
+            flat = np.full(self.n_features, 1.0 / self.n_features)
+            runs = [_rehearsed(settings, flat, level, self.n_rows, 0)._replace(rank=None, error=None)]
+        found: dict[str, Any] = {}
+        for name, values in zip(_Run._fields, zip(*runs, strict=True), strict=bool(runs)):
+            if values[0] is not None:
+                median = float(np.median(values))
+                found[name] = median if name == "error" else int(median)
         return Candidate(
             solver=choice.solver,
             noise=study.noise,
             aggregation=study.aggregation,
-            rounds=rounds,
-            bytes_up=up,
-            bytes_down=down,
             noise_level=level,
-            error=None if spectrum is None else medians[4],
-            rank=None if spectrum is None else rank,
             chosen=(choice.solver, study.noise, study.aggregation) == chosen,
+            **found,
         )
 
 
@@ -190,7 +188,7 @@ def plan(
         require(options.is_private, "error", "given with a finite epsilon", options.epsilon)
     if isinstance(options.ranges, Mapping):  # a plan knows no names: how many there are is enough
         known = list(options.ranges.values())
-        options = options.replace(ranges=[*known, *[None] * (n_features - len(known))])
+        options = replace(options, ranges=[*known, *[None] * (n_features - len(known))])
     book = options.book
     if book is not None:
         book.check_columns(None, n_features)
@@ -211,31 +209,30 @@ def plan(
     if options.is_private and (clips or study.noise == "clipped"):
         modes.insert(1, "clipped")
     candidates = []
-    for mode in modes:
-        for solver, aggregation in _kinds(mode):
-            try:
+    for mode, solver, aggregation in product(modes, reversed(SOLVERS), AGGREGATIONS):
+        # A clipped fit has a solver of its own, and takes no other.
+        if mode in (("clipped",) if solver == "auto" else SOLVERS[solver].noises):
+            with suppress(InputError):  # not every sum goes with it, nor all options of the model
                 varied = _varied(options, mode, solver, aggregation, facts)
                 candidates.append(facts.candidate(varied, chosen))
-            except InputError:  # the model's own options rule it out
-                continue
-    costly = costly_sentence(study, facts.sizes)
     needed = missing = None
     if facts.spectrum is None:
         also = "" if error is None else f", and what an error of {error:g} takes,"
         missing = f"the error of the components{also} depends on the eigenvalues; give a spectrum, or a gap"
     elif error is not None:
-        needed = _needed(error, options.replace(delta=study.delta), facts)
+        needed = _needed(error, replace(options, delta=study.delta), facts)
+    remarks = (
+        _out_of_reach(options, candidates, facts),
+        _better(candidates),
+        costly_sentence(study, facts.sizes),
+    )
     return Plan(
         candidates=tuple(candidates),
         choice=choice,
         noise=study.noise,
         epsilon=float(options.epsilon),
         delta=study.delta,
-        remarks=(
-            *_out_of_reach(options, candidates, facts),
-            *_better(candidates),
-            *([] if costly is None else [costly]),
-        ),
+        remarks=tuple(remark for remark in remarks if remark is not None),
         preparation=math.fsum(study.preparation),
         missing=missing,
         needed=needed,
@@ -245,25 +242,17 @@ def plan(
 # --- candidates -------------------------------------------------------------------------------------
 
 
-def _kinds(mode: str) -> list[tuple[str, str]]:
-    """Return the solvers that go with a noise mode, and how sums are made."""
-    if mode == "clipped":
-        return [("auto", "plain"), ("auto", "secure")]
-    solvers = [name for name in reversed(SOLVERS) if name != "auto" and mode in SOLVERS[name].noises]
-    kinds = [(solver, "plain") for solver in solvers]
-    return [*kinds[:1], ("moment", "secure"), *kinds[1:]] if mode == "moment" else kinds
-
-
 def _varied(options: Options, mode: str, solver: str, aggregation: str, facts: _Facts) -> Options:
     """Return the options with another solver, noise and aggregation."""
     energy, rank, values = options.noise.energy, options.n_components, facts.spectrum
     if mode == "clipped" and energy is None and values is not None and isinstance(rank, int | np.integer):
         energy = float(min(values[:rank].sum() / values.sum(), 0.999))
     kind: Any = "auto" if mode == "none" else mode
-    return options.replace(
+    return replace(
+        options,
         noise=Noise(kind, energy, options.noise.scores_epsilon),
         solver=_as(SOLVERS[solver], options.solver),
-        aggregation=_as(Secure if aggregation == "secure" else Plain, options.aggregation),
+        aggregation=_as(AGGREGATIONS[aggregation], options.aggregation),
     )
 
 
@@ -286,23 +275,23 @@ class _Run(NamedTuple):
     rounds: int
     bytes_up: int
     bytes_down: int
-    rank: int = 0
-    error: float = 1.0
+    rank: int | None = None
+    error: float | None = None
 
 
 def _cost(study: Study, *, summed: bool) -> _Run:
     """Return the cost of all queries of a study, or of scores after a solver's own rounds."""
-    moment = QueryTerms(MOMENT, summary_size(study.n_features, with_mean=study.center), 1.0)
-    queries = study.queries if study.is_private else (moment, *study.queries)
-    if not summed:
-        queries = tuple(terms for terms in queries if terms.label == SCORES)
+    asked = [terms for terms in study.queries if summed or terms.label == SCORES]
+    if summed and not study.is_private:
+        size = summary_size(study.n_features, with_mean=study.center)
+        asked.append(QueryTerms(MOMENT, size, 1.0))
     session = int(study.is_secure)  # a further round opens it
-    members = len(study.identities) * _MEMBER * session
+    rounds = len(asked) + session
+    public = sum(_public_bytes(study, terms.label) + _MEMBER * len(study.identities) for terms in asked)
     return _Run(
-        rounds=len(queries) + session,
-        bytes_up=(_MESSAGE + _KEY) * session + sum(_MESSAGE + 8 * terms.size for terms in queries),
-        bytes_down=_MESSAGE * session
-        + sum(_MESSAGE + members + _public_bytes(study, terms.label) for terms in queries),
+        rounds=rounds,
+        bytes_up=_MESSAGE * rounds + _KEY * session + 8 * sum(terms.size for terms in asked),
+        bytes_down=_MESSAGE * rounds + public,
     )
 
 
@@ -315,16 +304,14 @@ def _public_bytes(study: Study, label: str) -> int:
     return 8 * study.n_features * N_VECTORS[label] if study.preparation else 0
 
 
-def _rehearsed(
-    settings: SolverSettings, spectrum: Array, std: float, n_rows: int, rng: np.random.Generator
-) -> _Run:
+def _rehearsed(settings: SolverSettings, spectrum: Array, std: float, n_rows: int, seed: int) -> _Run:
     """Return what ``settings`` would come to on a moment with these eigenvalues and pooled noise."""
-    d, summed = settings.study.n_features, isinstance(settings, UploadSettings | ClippedSettings)
-    drawn = settings.study.noise == "moment" or any(terms.label == MOMENT for terms in settings.study.design)
-    width, rounds = min(d, _MOST_COLUMNS) if drawn else d, list[Round]()
-    study, after = _bare(settings.study, width), _cost(settings.study, summed=summed)
-    std, spectrum = std * math.sqrt(d / width), spectrum[:width]
+    d, rng = settings.study.n_features, np.random.default_rng(seed)
+    width = min(d, _MOST_COLUMNS) if sums_moment(settings.study) else d
+    study, std, spectrum = _bare(settings.study, width), std * math.sqrt(d / width), spectrum[:width]
+    rounds: list[Round] = []
     if isinstance(settings, UploadSettings | ClippedSettings):
+        cost = _cost(settings.study, summed=True)
         sums = _DrawnSums(study=study, sizes={"all": n_rows}, spectrum=spectrum, std=std, rng=rng)
         if isinstance(settings, ClippedSettings):
             begin = rng.standard_normal((width, study.iteration_rank))
@@ -339,19 +326,21 @@ def _rehearsed(
         except StopIteration as stop:  # these sums ask nobody
             solution: Solution = stop.value
     else:
+        cost = _cost(settings.study, summed=False)
         # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
         settings = replace(settings, study=study, gains=None, pooled_std=std)
-        rows: Any = _DrawnRows(spectrum, study, std=std, n_rows=n_rows, rng=rng)
+        releases = _DrawnReleases(spectrum, study, std=std, n_rows=n_rows, rng=rng)
         coordinator = Coordinator(start(settings, rng), ["all"], study=study, run="rehearsal")
-        drive(coordinator, in_turn({"all": Silo("all", study, _DrawnReleases(rows, study, std))}))
+        drive(coordinator, in_turn({"all": Silo("all", study, releases)}))
         solution = coordinator.outcome
         rounds = [closed for closed in coordinator.history if closed.kind != "enrol"]
     rank = solution.rank
-    nothing = settings.rank == "auto" and solution.angles is not None and solution.angles.n_determined == 0
+    found = solution.directions if settings.rank == "auto" else None
+    nothing = found is not None and found.angles.n_determined == 0
     return _Run(
-        rounds=after.rounds + len(rounds),
-        bytes_up=after.bytes_up + round(sum(closed.bytes_up for closed in rounds) * d / width),
-        bytes_down=after.bytes_down + round(sum(closed.bytes_down for closed in rounds) * d / width),
+        rounds=cost.rounds + len(rounds),
+        bytes_up=cost.bytes_up + round(sum(closed.bytes_up for closed in rounds) * d / width),
+        bytes_down=cost.bytes_down + round(sum(closed.bytes_down for closed in rounds) * d / width),
         rank=0 if nothing else rank,
         error=sin_theta(solution.vectors[:, :rank], np.eye(width, rank)),
     )
@@ -359,16 +348,16 @@ def _rehearsed(
 
 def _bare(study: Study, n_features: int) -> Study:
     """Return a study of so many columns, without preparation and scores."""
-    sizes = {MOMENT: summary_size(n_features, with_mean=study.center), MEAN: n_features}
+    design = (
+        terms._replace(size=n_features * width_of(study, terms.label) + 1)  # only widths count here
+        for terms in study.design
+    )
     return replace(
         study,
         columns=None,
         n_features=n_features,
         iteration_rank=min(study.iteration_rank, n_features),
-        design=tuple(
-            terms._replace(size=sizes.get(terms.label) or n_features * width_of(study, terms.label) + 1)
-            for terms in study.design
-        ),
+        design=tuple(design),
         preparation=(),
         ranges=(),
         roster="",
@@ -423,28 +412,24 @@ class _DrawnSums(Sums):
         )
 
 
-class _DrawnRows:
-    """Rows of all silos: the moment diag(λ) about the mean, with pooled noise where the study has it."""
+class _DrawnReleases(ExactReleases):
+    """Answers from rows of all silos: the moment diag(λ) about the mean, with the pooled noise.
+
+    They are as long as a private silo's: rounded after their last local step.
+    """
 
     def __init__(
         self, spectrum: Array, study: Study, *, std: float, n_rows: int, rng: np.random.Generator
     ) -> None:
-        self.n_rows = n_rows
-        self.summary = Moments(n_rows=n_rows, mean=np.zeros(spectrum.size), covariance=spectrum.copy())
-        self._std, self._rng = std, rng
-        self._moment = _noised(spectrum, std, rng) if study.noise == "moment" else None
+        noised = _noised(spectrum, std, rng) if study.noise == "moment" else None
 
-    def product(self, basis: Array, center: Array | None = None) -> Array:
-        if self._moment is not None:
-            return np.asarray(self._moment @ basis)
-        noise = self._rng.standard_normal(basis.shape) if self._std > 0 else 0.0
-        return np.asarray(self.summary.covariance[:, np.newaxis] * basis + self._std * noise)
+        def product(basis: Array, center: Array | None = None) -> Array:
+            if noised is not None:
+                return np.asarray(noised @ basis)
+            return spectrum[:, np.newaxis] * basis + std * rng.standard_normal(basis.shape)
 
-
-class _DrawnReleases(ExactReleases):
-    """Answers from such rows, as long as a private silo's: rounded after their last local step."""
-
-    def __init__(self, rows: Any, study: Study, std: float) -> None:
+        summary = Moments(n_rows=n_rows, mean=np.zeros(spectrum.size), covariance=spectrum.copy())
+        rows: Any = SimpleNamespace(n_rows=n_rows, summary=summary, product=product)
         super().__init__(rows, study)
         self._std = std
 
@@ -462,7 +447,7 @@ def _needed(wanted: float, options: Options, facts: _Facts) -> Needed:
     def enough(epsilon: float, times: float) -> bool:
         scaled = {name: max(1, math.ceil(rows * times)) for name, rows in facts.sizes.items()}
         try:
-            error = replace(facts, sizes=scaled).candidate(options.replace(epsilon=epsilon)).error
+            error = replace(facts, sizes=scaled).candidate(replace(options, epsilon=epsilon)).error
         except InputError:  # fewer rows than components
             return False
         return error is not None and error <= wanted
@@ -472,31 +457,24 @@ def _needed(wanted: float, options: Options, facts: _Facts) -> Needed:
     times = _least(lambda value: enough(given, value), 2.0 / n_rows, _MOST_TIMES)
     least = None if epsilon is None else _rounded_up(epsilon)
     rows = None if times is None else int(_rounded_up(n_rows * times))
-    here = f"with these {n_rows:,} rows"
-    if least is None and rows is None:
-        takes = f"neither epsilon={_MOST_EPSILON:g} {here} nor a million times as many would do"
-    elif least is None:
-        takes = (
-            f"not even epsilon={_MOST_EPSILON:g} would do {here}; about {rows:,} rows would be needed at "
-            f"epsilon={given:g}"
-        )
-    else:
-        more = "" if rows is None else f", or about {rows:,} rows at epsilon={given:g}"
-        takes = f"epsilon={least:g} would be needed {here}{more}"
-    sentence = f"for a predicted sin θ of {wanted:g}, {takes}"
+    one = (
+        f"not even epsilon={_MOST_EPSILON:g} would do"
+        if least is None
+        else f"epsilon={least:g} would be needed"
+    )
+    other = "not even a million times as many" if rows is None else f"about {rows:,} rows"
+    sentence = (
+        f"for a predicted sin θ of {wanted:g}, {one} with these {n_rows:,} rows; {other} at "
+        f"epsilon={given:g} would do"
+    )
     return Needed(error=float(wanted), epsilon=least, n_rows=rows, sentence=sentence)
 
 
 def _least(enough: Callable[[float], bool], low: float, high: float) -> float | None:
-    """Return the least number from ``low`` to ``high`` that is enough, by bisection of its logarithm."""
-    if not enough(high):
-        return None
-    if enough(low):
-        return low
-    while high > low * _NEAR_ENOUGH:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    """Return the least number from ``low`` to ``high`` that is enough, by bisection of a grid."""
+    grid = np.geomspace(low, high, 1 + math.ceil(math.log(high / low) / math.log(_NEAR_ENOUGH)))
+    place = bisect_left(grid, True, key=enough)
+    return float(grid[place]) if place < grid.size else None
 
 
 def _rounded_up(value: float) -> float:
@@ -508,50 +486,47 @@ def _rounded_up(value: float) -> float:
 # --- remarks ----------------------------------------------------------------------------------------
 
 
-def _better(candidates: Sequence[Candidate]) -> list[str]:
+def _better(candidates: Sequence[Candidate]) -> str | None:
     """Return a remark where another candidate of the same sum is predicted to be clearly more accurate."""
-    taken = next((each for each in candidates if each.chosen and each.error is not None), None)
+    taken = next((each for each in candidates if each.chosen), None)
     if taken is None or taken.error is None:
-        return []
+        return None
     rivals = [
-        (each.error, each)
-        for each in candidates
-        if each.error is not None and each.aggregation == taken.aggregation
+        (each.error, each) for each in candidates if each.error and each.aggregation == taken.aggregation
     ]
-    error, best = min(rivals, key=lambda rival: rival[0])
+    error, best = min(rivals, key=itemgetter(0))
     if error >= _CLEARLY * taken.error:
-        return []
-    errors = f"sin θ = {error:.2g} instead of {taken.error:.2g}"
+        return None
+    errors = (
+        f"is predicted to be more accurate than the default: sin θ = {error:.2g} instead of {taken.error:.2g}"
+    )
     if best.noise == "clipped":
-        return [
-            f"noise='clipped' is predicted to be more accurate than the default: {errors}; ask for it, or "
-            "give energy"
-        ]
-    return [
-        f"solver={best.solver!r} with noise={best.noise!r} is predicted to be more accurate than the "
-        f"default: {errors}; ask for it where its memory and messages are affordable"
-    ]
+        return f"noise='clipped' {errors}; ask for it, or give energy"
+    return (
+        f"solver={best.solver!r} with noise={best.noise!r} {errors}; ask for it where its memory and "
+        "messages are affordable"
+    )
 
 
-def _out_of_reach(options: Options, candidates: Sequence[Candidate], facts: _Facts) -> list[str]:
+def _out_of_reach(options: Options, candidates: Sequence[Candidate], facts: _Facts) -> str | None:
     """Return a remark where no private fit can find the components, with what it would take."""
     rank, d, values = options.n_components, facts.n_features, facts.spectrum
     levels = [each.noise_level for each in candidates if each.noise == "moment"]
     if not levels or not isinstance(rank, int | np.integer) or rank > d:
-        return []
+        return None
     least = min(levels) * math.sqrt(d / 2.0)
     known = _MUCH / int(rank) if values is None else float(values[int(rank) - 1])
     errors = [each.error for each in candidates if each.error is not None]
     if known >= least or min(errors, default=1.0) < _LOST:
-        return []
+        return None
     needed = "no number of them would do"
     if known > 0:
         needed = f"about {_rounded_up(2.0 * facts.n_rows * least / known):,.0f} would be needed"
     best = "even if they held half of the variance, " if values is None else ""
-    return [
+    return (
         f"{int(rank)} components of {d:,} columns are out of reach at epsilon={float(options.epsilon):g} "
         f"with {facts.n_rows:,} rows: {best}{needed}"
-    ]
+    )
 
 
 # --- spectra ----------------------------------------------------------------------------------------
@@ -569,13 +544,13 @@ def full_spectrum(leading: ArrayLike, n_features: int) -> Array:
         raise InputError(
             f"spectrum must be 1 to {n_features} finite eigenvalues of at least 0, got {values.size} numbers"
         )
-    if values.sum() > TRACE * (1 + 1e-6):
+    if values.sum() > 1 + 1e-6:  # the most that eigenvalues of rows of norm at most 1 add up to
         raise InputError(
             f"spectrum must add up to at most 1, got {values.sum():.4g}; divide it by the bound squared"
         )
     values = np.sort(values)[::-1]
     rest, last = n_features - values.size, float(values[-1])
-    left = max(TRACE - float(values.sum()), 0.0)
+    left = max(1.0 - float(values.sum()), 0.0)
     if rest == 0 or last * rest <= left * (1 + 1e-9):
         return np.append(values, np.full(rest, last))
     powers = np.arange(1, rest + 1)
@@ -606,17 +581,28 @@ def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Arra
     row_norm
         B of the fit that is planned; None takes that of the result.
     """
-    bound = _bound_of(result) if row_norm is None else row_norm
+    book, given, standardized = result.code_book, result.record.parameters, result.record.standardized
+    bound, unit = row_norm, 1.0  # the latter of the result's variances, in those of the bound's rows
+    if bound is None and book is not None:
+        if not standardized:
+            raise InputError(
+                "a result of prepared columns that is to be a spectrum must be of correlations, got "
+                "covariances; fit it with standardize=True"
+            )
+        bound = book.bound
+    elif bound is None:
+        bound = 1.0 if result.normalize else given.get("row_norm")
+        if standardized and result.scale is not None:
+            unit = float(np.mean((result.scale / np.asarray(given.get("scale") or 1.0)) ** 2))
     if bound is None:
         raise InputError(
             "a result that is to be a spectrum must have a bound on the norm of a row, got none; give "
             "row_norm=B or codebook, in the units of that result"
         )
     values = result.explained_variance if result.spectrum is None else result.spectrum
-    if result.run["privacy"]["private"]:
+    if result.privacy.is_private:
         if not any(result.determined):
             raise InputError("a result that is to be a spectrum must have a component that is determined")
-        assert result.denoised_variance is not None, "it has angles"
         values = result.denoised_variance
     values = np.maximum(values, 0.0)
     share = float(result.explained_variance_ratio[0])
@@ -625,29 +611,5 @@ def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Arra
     if rest:
         left = max(total - float(values.sum()), 0.0)
         values = np.append(values, np.full(rest, min(left / rest, float(values[-1]))))
-    values = values * (_unit_of(result) if row_norm is None else 1.0) / bound**2
+    values = values * unit / bound**2
     return np.asarray(values / max(float(values.sum()), 1.0), dtype=np.float64)
-
-
-def _unit_of(result: Result) -> float:
-    """Return what a variance of the result is in units of the rows that its bound is of."""
-    if result.code_book is not None:
-        if not result.record.standardized:
-            raise InputError(
-                "a result of prepared columns that is to be a spectrum must be of correlations, got "
-                "covariances; fit it with standardize=True"
-            )
-        return 1.0
-    if not result.record.standardized or result.scale is None:
-        return 1.0
-    given = result.run["parameters"].get("scale")
-    return float(np.mean((result.scale / (1.0 if given is None else np.asarray(given))) ** 2))
-
-
-def _bound_of(result: Result) -> float | None:
-    if result.normalize:
-        return 1.0
-    if result.code_book is not None:
-        return result.code_book.bound
-    given = result.run["parameters"].get("row_norm")
-    return None if given is None else float(given)

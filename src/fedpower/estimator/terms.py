@@ -7,22 +7,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedpower.engines.inprocess import Paths
 from fedpower.errors import InputError, require
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
 from fedpower.options import Auto, Edge, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON, Outlook, scores_share, shares_of
 from fedpower.protocol.pooled import Gains, fixed, unit_variances
-from fedpower.protocol.schedule import Schedule, explicit
+from fedpower.protocol.schedule import Decay, Schedule, explicit
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.solvers import SETTINGS, SolverSettings
 from fedpower.protocol.solvers.shared import Rank
-from fedpower.protocol.study import PREPARED, NoiseMode, SolverChoice, Study, choose_solver, sums_moment
+from fedpower.protocol.study import PREPARED, NoiseMode, SolverChoice, Study, sums_moment
 from fedpower.report.codebook_file import read_code_book
+from fedpower.report.text import human_bytes
 from fedpower.rows.source import RowSource, largest_row_norm
 from fedpower.rules.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
 from fedpower.rules.codebook import ranges_of
@@ -30,8 +32,6 @@ from fedpower.rules.rules import TableRules
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.moment import MOST_SQUARE_FEATURES
 from fedpower.values import LARGEST, public_vector
-
-IdentityPaths = Mapping[str, str | PathLike[str]]
 
 ATTEMPTS = 3
 """How often silos take part at most: a first time, and twice where somebody failed."""
@@ -45,11 +45,11 @@ PRIVATE_STEPS = 10
 _MOST_FOR_SCORES = 0.5
 """Largest part of ε for scores: they are scores on components that the rest must find."""
 
-_DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
-    "every": "constant",
-    "decaying": "linear",
-    "halving": "halving",
-}
+_SECONDS_PER_ROUND, _BYTES_PER_SECOND = 2.0, 2e6
+"""What a round and a byte are counted at: about what a federation over a wide-area network takes."""
+
+_KRYLOV_ROUNDS = 8
+"""Rounds that krylov is counted at; it takes fewer where the gap is wide or noise sets the floor."""
 
 
 def options_of(model: Any) -> Options:
@@ -97,14 +97,11 @@ def public_treatment(options: Options, columns: tuple[str, ...] | None = None) -
     )
 
 
-def treatment_of(
-    options: Options, columns: tuple[str, ...] | None, sources: Iterable[RowSource]
+def bounded(
+    options: Options, treatment: RowTreatment | None, sources: Iterable[RowSource]
 ) -> tuple[RowTreatment | None, str | None]:
-    """Return what is done to each row before it counts, and what leaked in finding it, or None."""
-    if options.prepares:
-        return None, None
-    treatment = public_treatment(options, columns)
-    if not options.is_private or treatment.bounded:
+    """Return the treatment with a bound on the norm of a row, and what leaked in finding it, or None."""
+    if treatment is None or treatment.bounded or not options.is_private:
         return treatment, None
     if isinstance(options.aggregation, Secure):
         raise InputError(
@@ -174,11 +171,8 @@ def build_study(
     if noise in ("step", "paper") and n_steps is None:
         n_steps = PRIVATE_STEPS
     pairs = n_features * (n_features - 1) // 2
-    delta = (
-        _delta(options, max(pairs, 1) if isinstance(options.unit, Edge) else n_rows)
-        if noise != "none"
-        else 0.0
-    )
+    n_units = max(pairs, 1) if isinstance(options.unit, Edge) else n_rows
+    delta = 0.0 if noise == "none" else _delta(options, n_units)
     scores = _scores_of(options, noise, delta, n_features)
     for conflict in _conflicts(options, noise, rank):
         raise InputError(conflict)
@@ -322,7 +316,7 @@ def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
             ),
         }
     elif isinstance(options.aggregation, Secure):
-        odd = first or ("lookahead" if _looks_ahead(options) else "")
+        odd = first or ("lookahead" if getattr(solver, "lookahead", None) else "")
         cases = {
             f"aggregation='secure' must go with solver='moment', got {asked!r}: silos take part in one sum, "
             "and every later round would be another": noise == "moment" and asked not in ("auto", "moment"),
@@ -359,7 +353,7 @@ def _why_upload(options: Options, noise: str, rank: Rank) -> str | None:
     return None
 
 
-def identities_of(options: Options, silos: Iterable[str], paths: IdentityPaths | None) -> dict[str, Identity]:
+def identities_of(options: Options, silos: Iterable[str], paths: Paths | None) -> dict[str, Identity]:
     """Return every silo's identity: read from its file, or made for this fit; none for a plain fit."""
     names = list(silos)
     if isinstance(options.aggregation, Plain):
@@ -378,32 +372,45 @@ def identities_of(options: Options, silos: Iterable[str], paths: IdentityPaths |
 
 def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
     """Return the solver, chosen or as asked for, of options that go together."""
+    d = study.n_features
+    triangle, block = 4 * d * (d + 1), 16 * d * study.iteration_rank
+    upload = _SECONDS_PER_ROUND + triangle / _BYTES_PER_SECOND
+    steps = _KRYLOV_ROUNDS * (_SECONDS_PER_ROUND + block / _BYTES_PER_SECOND)
+    figures = (
+        f"one round of {human_bytes(triangle)} a silo against about {_KRYLOV_ROUNDS} rounds of "
+        f"{human_bytes(block)}"
+    )
+    why = _why_upload(options, study.noise, rank)
+    given = [name for name in options.paper_settings if (name, study.noise) != ("n_steps", "step")]
+    solver = "krylov"
     if study.noise == "clipped":
         start = "after the covariance" if sums_moment(study) else "from a random start"
-        return SolverChoice(
-            solver="clipped", reason=f"rows count by their clipped products with few directions, {start}"
-        )
-    if study.is_secure:
-        return SolverChoice(solver="moment", reason="a secure sum adds the silos' covariances once")
-    why = _why_upload(options, study.noise, rank)
-    if why is not None:
-        return SolverChoice(solver="moment", reason=why)
-    if options.solver.name != "auto":
-        return SolverChoice(solver=options.solver.name, reason="it was asked for")
-    given = (name for name in options.paper_settings if (name, study.noise) != ("n_steps", "step"))
-    return choose_solver(
-        n_features=study.n_features,
-        iteration_rank=study.iteration_rank,
-        noise=study.noise,
-        paper_settings=tuple(given),
-    )
+        solver, reason = "clipped", f"rows count by their clipped products with few directions, {start}"
+    elif study.is_secure:
+        solver, reason = "moment", "a secure sum adds the silos' covariances once"
+    elif why is not None:
+        solver, reason = "moment", why
+    elif options.solver.name != "auto":
+        solver, reason = options.solver.name, "it was asked for"
+    elif given:
+        solver, reason = "fedpower", f"{', '.join(given)} was given, which only the paper's method has"
+    elif study.noise == "paper":
+        solver, reason = "fedpower", "noise='paper' asks for the paper's method as it is printed"
+    elif study.noise == "step":
+        reason = "every product is noised and paid for, and krylov uses all of them together"
+    elif d <= MOST_SQUARE_FEATURES and upload <= steps:
+        solver, reason = "moment", f"one upload of the moment is cheapest: {figures}"
+    else:
+        reason = f"the moment is too large to upload lightly: {figures}"
+    return SolverChoice(solver=solver, reason=reason)
 
 
 def settings_of(
     options: Options, study: Study, choice: SolverChoice, *, rank: Rank, n_steps: int | None
 ) -> SolverSettings:
     """Return the settings of the chosen solver: its fields, filled in by name."""
-    solver, locally = options.solver, _looks_ahead(options)
+    solver = options.solver
+    locally = getattr(solver, "lookahead", None)
     gains: Gains | None = None  # of products of exact columns; those of a private study are not multiplied
     if not study.is_private and options.standardizes:
         gains = unit_variances(groups=study.groups)
@@ -431,10 +438,6 @@ def settings_of(
     return settings
 
 
-def _looks_ahead(options: Options) -> bool | None:
-    return getattr(options.solver, "lookahead", None)
-
-
 def shortens(study: Study, rules: TableRules | None, *, normalize: bool) -> bool:
     """Return whether a bound may shorten rows: edges, comparisons and unit rows are never too long."""
     fixed_length = study.network == "edge" or (rules is not None and rules.comparison is not None)
@@ -446,12 +449,13 @@ def public_rng(options: Options, study: Study | None = None) -> np.random.Genera
     seed = options.random_state
     if study is not None and (study.noise in ("step", "paper", "clipped") or study.scores) and seed is None:
         return np.random.default_rng(int(study.digest, 16))
-    if seed is None or isinstance(seed, int):  # what scikit-learn makes of it, without its import
-        state: Any = np.random if seed is None else np.random.RandomState(seed)
-        return np.random.default_rng(state.randint(2**31 - 1))
-    from sklearn.utils import check_random_state  # noqa: PLC0415 - only where it is needed
-
-    return np.random.default_rng(check_random_state(seed).randint(2**31 - 1))
+    state: Any = seed  # what scikit-learn makes of it, without its import
+    if seed is None:
+        state = np.random
+    elif isinstance(seed, Integral):
+        state = np.random.RandomState(int(seed))
+    require(hasattr(state, "randint"), "random_state", "a whole number, a RandomState or None", seed)
+    return np.random.default_rng(state.randint(2**31 - 1))
 
 
 def _schedule_of(given: Mapping[str, Any]) -> Schedule:
@@ -460,8 +464,8 @@ def _schedule_of(given: Mapping[str, Any]) -> Schedule:
     if isinstance(schedule, Schedule):
         return schedule
     if isinstance(schedule, str):
-        require(schedule in _DECAYS, "schedule", must, schedule)
-        return Schedule(local_steps=given["local_steps"], decay=_DECAYS[schedule])
+        require(schedule in get_args(Decay), "schedule", must, schedule)
+        return Schedule(local_steps=given["local_steps"], decay=schedule)  # type: ignore[arg-type]
     require(not isinstance(schedule, Iterator), "schedule", must, schedule)  # it would be used up here
     try:
         return explicit(schedule)

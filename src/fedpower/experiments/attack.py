@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import beta
 
 from fedpower.errors import InputError, installing
+from fedpower.linalg import Array
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol.coordinator import Asking, Coordinator, drive
@@ -23,8 +23,6 @@ from fedpower.protocol.study import NoiseMode, Study
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment, local_moment
-
-Array = NDArray[np.float64]
 
 _TARGET = "silo-1"
 RUN = "attack"

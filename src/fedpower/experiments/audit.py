@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, ndtri
 
 from fedpower.errors import InputError, require
+from fedpower.linalg import Array
 from fedpower.privacy.accounting import NoiseMode, epsilon_of, mu_of, noise_multiplier
 from fedpower.privacy.budget import MOMENT, PRODUCT, QueryTerms
 from fedpower.privacy.ledger import Ledger
@@ -51,7 +52,6 @@ from fedpower.sums.lattice import ClippedQuestion
 from fedpower.sums.local import local_moment
 from fedpower.sums.survey import STAGES, ScoreQuestion, Stage, Survey
 
-Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 """Called with the runs played and the runs to play."""
 

@@ -14,8 +14,8 @@ import msgspec
 
 from fedpower.errors import ProtocolError
 from fedpower.federation.kits import COORDINATOR, RUNNER, Kit, write_private
-from fedpower.federation.study_file import Table
 from fedpower.protocol.receiving import cleaned
+from fedpower.toml import Part
 
 _CONNECT_S = 10.0
 _POLL_S = 0.2
@@ -24,7 +24,7 @@ _IDLE_STARTS = 6  # a run is given up after so many starts in a row in which no 
 LAST_RUN = "last_run.json"
 
 
-class LastRun(Table, frozen=True):
+class LastRun(Part, frozen=True):
     """The run that --resume continues."""
 
     study: str

@@ -7,47 +7,36 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
-import msgspec
 from msgspec import structs
 
 from fedpower.engines.inprocess import declared, read_silos, survey_silos
 from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError, require
-from fedpower.federation.study_file import StudyFile, Table, read_toml
+from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.ledger import DEFAULT_VERSION, Ledger, check_label, rounded_down
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import Study, attempt_epsilon, worst_epsilon
 from fedpower.rows.networks import open_network
-from fedpower.rows.opening import Reading, open_source
+from fedpower.rows.opening import Columns, DataPlace, open_source, reading_of
 from fedpower.rows.ruled import every_problem, ruled
 from fedpower.rows.source import RowSource
-from fedpower.rows.sql import parse_address, query_of
+from fedpower.rows.sql import parse_address
 from fedpower.rows.units import by_unit
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
+from fedpower.toml import Part, read_toml
 
 # A study's whole hash: another study with the same beginning can be found by trying
 _HASH = re.compile(r"[0-9a-f]{64}")
 _CAP = ("epsilon", "delta")
-_OF_PATH = ("separator", "decimal", "encoding")
-_OF_QUERY = ("database", "user", "password_env", "password_file")
 
 
-class Data(Table, frozen=True):
-    """Where the rows are: a path, or a query to a database."""
+class Data(DataPlace, frozen=True):
+    """Where the rows are, and what else the silo decides about them."""
 
-    path: str | None = None
-    separator: str | None = None
-    decimal: str | None = None
-    encoding: str | None = None
-    query: str | None = None
-    database: str | None = None
-    user: str | None = None
-    password_env: str | None = None
-    password_file: str | None = None
     name: str | None = None
     version: str = DEFAULT_VERSION
     drop: tuple[str, ...] = ()
@@ -56,41 +45,32 @@ class Data(Table, frozen=True):
     def __repr__(self) -> str:
         return "Data(...)"  # where rows are is nobody else's
 
-    def given(self, *keys: str) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
-
     @property
     def server(self) -> bool:
         return self.database is not None and parse_address(self.database).path is None
 
 
-class _Columns(Table, frozen=True):
-    rename: dict[str, str] | None = None
-    factors: dict[str, float] | None = None
-    offsets: dict[str, float] | None = None
-
-
-class _Ledger(Table, frozen=True):
+class _Ledger(Part, frozen=True):
     path: str
     epsilon: float | None = None
     delta: float | None = None
 
 
-class _Agrees(Table, frozen=True):
+class _Agrees(Part, frozen=True):
     study: str | None = None
     epsilon: float = math.inf
     delta: float = math.inf
     min_silos: int = 1
 
 
-class _Identity(Table, frozen=True):
+class _Identity(Part, frozen=True):
     path: str
 
 
-class _Terms(Table, frozen=True, rename={"name": "silo", "signs_with": "identity"}):
+class _Terms(Part, frozen=True, rename={"name": "silo", "signs_with": "identity"}):
     name: str
     data: Data
-    columns: _Columns = _Columns()
+    columns: Columns = Columns()
     ledger: _Ledger | None = None
     agrees: _Agrees = _Agrees()
     signs_with: _Identity | None = None
@@ -157,13 +137,8 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
         name, data, folder = f"the data of silo {self.name!r}", self.data, self.path.parent
         if study.options.network is not None:
             return self._network(study, name)
-        reading = cast("Reading", {**data.given(*_OF_PATH), **msgspec.to_builtins(self.columns)})
-        if data.query is not None:
-            source = open_source(
-                query_of(data.given("query", *_OF_QUERY), name=name, folder=folder), name=name, **reading
-            )
-        else:
-            source = open_source(folder / str(data.path), name=name, **reading)
+        place = data.place(f"[data] of {self.path}", folder)
+        source = open_source(place, name=name, **reading_of(data, self.columns))
         unit = study.options.person.column
         # The column of ids is read next to the study's columns, and is not one of them.
         source = open_source(source, name=name, drop=tuple(column for column in data.drop if column != unit))
@@ -179,7 +154,7 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
 
     def _network(self, study: StudyFile, name: str) -> RowSource:
         data, network = self.data, study.options.network
-        if data.query or data.drop or data.extra_columns != "refuse" or self.columns != _Columns():
+        if data.query or data.drop or data.extra_columns != "refuse" or self.columns != Columns():
             raise InputError(
                 f"[data] of {self.path} must have the path of a network and its format, got a query, "
                 "drop, extra_columns or [columns]"
@@ -191,7 +166,7 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             nodes=study.columns,
             name=name,
             edge_weight=network.max_weight,
-            **cast("Reading", data.given(*_OF_PATH)),
+            **reading_of(data),
         ).select(study.columns)
 
     def open_ledger(self) -> Ledger:
@@ -225,15 +200,10 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
 def read_silo(path: Path) -> SiloFile:
     terms, path = read_toml(path, _Terms, "the silo file"), path.absolute()
     data, ledger, where = terms.data, terms.ledger, f"[data] of {path}"
-    queried = data.query is not None or data.database is not None
-    for key in ("query", "database") if queried else ("path",):
-        if getattr(data, key) is None:
-            raise InputError(f"{where} must have {key!r}, got none")
-    for key in data.given("path", *_OF_PATH) if queried else data.given(*_OF_QUERY):
-        form = "query" if queried else "path"
-        raise InputError(f"{where} must be a path or a query, got {key} with {form}")
-    for key, label in data.given("name", "version").items():
-        check_label(f"{key} in {where}", label)
+    data.place(where, path.parent)  # which refuses what is neither a path nor a query
+    for key, label in (("name", data.name), ("version", data.version)):
+        if label is not None:
+            check_label(f"{key} in {where}", label)
     if ledger is not None and (ledger.epsilon is None) != (ledger.delta is None):
         raise InputError(f"the cap in [ledger] of {path} must be epsilon and delta together, got one of them")
     for name in _CAP:

@@ -1,6 +1,5 @@
 """The study file: what all parties agree on, checked and hashed."""
 
-import difflib
 import functools
 import hashlib
 import re
@@ -8,8 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -23,74 +21,7 @@ from fedpower.report import codebook_file
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
-
-_T = TypeVar("_T", bound="Table")
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
-_MISSING = re.compile(r"Object missing required field `(.*?)`")
-_TYPE = re.compile(r"Expected `(.*?)`, got `(.*?)`")
-_KINDS = {
-    "str": "text in quotes",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-}
-
-
-class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A table of a file, whose keys are all known."""
-
-
-def read_toml(path: Path, kind: type[_T], what: str) -> _T:
-    """Return the content of a TOML file; error messages call the file ``what``."""
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=kind)
-    except msgspec.ValidationError as error:
-        raise InputError(_explain(str(error), path, kind)) from None
-    except FileNotFoundError:
-        raise InputError(f"{what} must exist, got no file at {path}") from None
-    except IsADirectoryError:
-        raise InputError(f"{what} must be a file, got the folder {path}") from None
-    except OSError as error:
-        raise InputError(f"{what} {path} must be readable, got {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{what} {path} must be TOML, got something else ({error})") from None
-
-
-def _explain(problem: str, path: Path, kind: type[Table]) -> str:
-    """Return msgspec's message as one sentence that names table and key, and quotes no value."""
-    problem, _, place = problem.partition(" - at `$.")
-    keys = re.split(r"[.\[]", place.rstrip("`")) if place else []
-    if match := _UNKNOWN.match(problem):
-        key, known = match[1], _type_at(kind, keys).__struct_encode_fields__
-        close = difflib.get_close_matches(key, known, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"its keys are {', '.join(known)}"
-        return f"{_table(keys, path)} must have known keys only, got {key!r}; {hint}"
-    if match := _MISSING.match(problem):
-        return f"{_table(keys, path)} must have {match[1]!r}, got none"
-    name = f"{keys[1]} in [{keys[0]}] of {path}" if len(keys) > 1 else f"{keys[0]} in {path}"
-    if match := _TYPE.match(problem):
-        wanted, given = (
-            " or ".join(_KINDS.get(k, k) for k in kinds.split(" | ")) for kinds in match.groups()
-        )
-        wanted = f"a list whose entries are {wanted}" if keys[-1].endswith("]") else wanted
-        return f"{name} must be {wanted}, got {given}"
-    choices = ", ".join(map(repr, get_args(_type_at(kind, keys))))
-    return f"{name} must be one of {choices}, got {problem.removeprefix('Invalid enum value ')}"
-
-
-def _table(keys: list[str], path: Path) -> str:
-    return f"[{'.'.join(keys)}] of {path}" if keys else str(path)
-
-
-def _type_at(kind: Any, keys: list[str]) -> Any:
-    """Return the type of a key, of which a table that may be missing is the first in a union."""
-    for key in keys:
-        kind = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}[key]
-        kind = get_args(kind)[0] if isinstance(kind, UnionType) else kind
-    return kind
-
+from fedpower.toml import Part, read_toml
 
 # Names of studies and silos: they become those of folders, certificates and hosts
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -114,7 +45,7 @@ def _section(section: str, *fields: Any, needed: tuple[str, ...] = ()) -> Any:
     types = {n: _TYPES.get(n, spec.kind) for n, spec in FLAT.items() if spec.section == section}
     parameters = [(n, t) if n in needed else (n, t | msgspec.UnsetType, UNSET) for n, t in types.items()]
     # msgspec takes keyword-only fields in any order.
-    return msgspec.defstruct(section, [*fields, *parameters], bases=(Table,), kw_only=True, frozen=True)
+    return msgspec.defstruct(section, [*fields, *parameters], bases=(Part,), kw_only=True, frozen=True)
 
 
 TABLES: dict[str, Any] = {
@@ -134,7 +65,7 @@ _FIELDS: list[Any] = [
     ("rules", dict[str, Any] | msgspec.UnsetType, UNSET),
     ("identities", dict[str, str] | msgspec.UnsetType, UNSET),
 ]
-_STUDY: Any = msgspec.defstruct("Study", _FIELDS, bases=(Table,), kw_only=True, frozen=True)
+_STUDY: Any = msgspec.defstruct("Study", _FIELDS, bases=(Part,), kw_only=True, frozen=True)
 # The order in which a study is written
 _ORDER = ("name", "columns", "rules", *_PARAMETERS[1:], "silos", "identities", "coordinator")
 

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.errors import InputError
+from fedpower.linalg import Array
 from fedpower.privacy.sensitivity import Moved, moved_by_row, whole
-
-Array = NDArray[np.float64]
 
 _DELTA_MARGIN = 2e-13
 """More than the relative error of δ as computed here, for ε to 10³ and δ from 10⁻³⁰ (tested)."""

@@ -209,8 +209,8 @@ _DECODER = msgspec.json.Decoder(_Entry)
 class _History:
     """All that a ledger records, in order."""
 
-    entries: Sequence[_Entry]
-    seal: str
+    entries: tuple[_Entry, ...] = ()
+    seal: str = ""
 
     def all(self, kind: type[_Kind]) -> list[_Kind]:
         return [entry for entry in self.entries if isinstance(entry, kind)]
@@ -219,7 +219,7 @@ class _History:
     def owner(self) -> Owner:
         return self.all(Owner)[-1]
 
-    def fingerprint_of(self, data: "DataVersion") -> str | None:
+    def fingerprint_of(self, data: DataVersion) -> str | None:
         found = (data.version, data.columns)
         return next((v.fingerprint for v in self.all(Version) if (v.name, v.columns) == found), None)
 
@@ -236,26 +236,6 @@ class _History:
             slack_delta=math.fsum(entry.slack_delta for entry in releases),
             n_releases=len(releases),
         )
-
-    def check_owner(self, label: str, silo: str, data_set: str | None) -> None:
-        """Refuse a silo, or a data set, that is not the ledger's own."""
-        owner = self.owner
-        for what, own, other in (("silo", owner.silo, silo), ("data set", owner.data_set, data_set)):
-            if own not in (None, other):
-                named = f"no {what}" if other is None else f"{what} {other!r}"
-                raise InputError(
-                    f"ledger {label} must belong to {named}, got that of {what} {own!r}; give each its own"
-                )
-
-    def check_rows(self, label: str, data: "DataVersion") -> None:
-        """Refuse rows other than those recorded as their version."""
-        self.check_owner(label, data.silo, data.data_set)
-        if self.fingerprint_of(data) not in (None, data.fingerprint):
-            raise LedgerError(
-                f"the stored data of silo {data.silo!r} must be those that its ledger knows as version "
-                f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is a "
-                "new charge, or put the old data back (nothing left the silo)"
-            )
 
 
 def jsonable(value: object) -> Any:
@@ -310,6 +290,8 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         self._path = path
         self._pid = os.getpid()
         self._lock = threading.RLock()
+        self._known = _History()
+        self._read_at: int | None = None  # SQLite's number of what other processes had written by then
         # "" is a private temporary database: in memory, but for large releases that it spills to disk.
         target = "" if path is None else f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rw'}"
         try:
@@ -346,7 +328,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         try:
             ledger._be_durable()
             with ledger._transaction():
-                for statement in _SCHEMA:
+                for statement in _SCHEMA if place else _SCHEMA[:1]:  # nobody else reaches one in memory
                     ledger._query(statement)
                 ledger._append(cap)
                 ledger._append(Owner(silo=silo, data_set=data_set, for_experiments=for_experiments))
@@ -420,16 +402,15 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         require(0 < mu < math.inf, "mu", "positive and finite", mu)
         require(0 <= slack_delta < 1, "slack_delta", "in [0, 1)", slack_delta)
         with self._transaction():
-            history = self._history()
             if data is not None:
-                self._record_rows(history, data)
+                self._record_rows(data)
+            history = self._history()
             for place, entry in enumerate(history.entries, start=1):
                 if isinstance(entry, Release) and entry.key == key:
                     if (purpose, study) != (entry.purpose, entry.study) or not math.isclose(mu, entry.mu):
                         raise LedgerError(f"a key must name one release but {key!r} was used for another one")
                     return self._kept(place, entry)
-            silo = history.owner.silo if data is None else data.silo
-            history.account().require(silo, mu, slack_delta)
+            history.account().require(history.owner.silo, mu, slack_delta)
             spent = history.account(study)
             if study_mu is not None and spent.charged(mu).mu > study_mu * (1 + ROUNDING):
                 raise BudgetError(
@@ -452,11 +433,26 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
 
     def check_rows(self, data: DataVersion) -> None:
         """Refuse rows other than those recorded as their version; writes nothing."""
-        self._history().check_rows(self._label, data)
+        self.check_owner(data.silo, data.data_set)
+        if self._history().fingerprint_of(data) not in (None, data.fingerprint):
+            raise LedgerError(
+                f"the stored data of silo {data.silo!r} must be those that its ledger knows as version "
+                f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is a "
+                "new charge, or put the old data back (nothing left the silo)"
+            )
 
     def check_owner(self, silo: str, data_set: str | None) -> None:
         """Refuse a silo, or a data set, that is not the ledger's own."""
-        self._history().check_owner(self._label, silo, data_set)
+        for what, own, other in (
+            ("silo", self.owner.silo, silo),
+            ("data set", self.owner.data_set, data_set),
+        ):
+            if own not in (None, other):
+                named = f"no {what}" if other is None else f"{what} {other!r}"
+                raise InputError(
+                    f"ledger {self._label} must belong to {named}, got that of {what} {own!r}; give each its "
+                    "own"
+                )
 
     def check_affordable(self, *, study: str, mu: float, slack_delta: float = 0.0) -> None:
         """Refuse a study whose releases would overspend; one that has releases here is let through."""
@@ -492,6 +488,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         if reason:
             _check_text("reason", reason)
         with self._transaction():
+            self._history()
             self._append(cap)
 
     def statement(self) -> dict[str, Any]:
@@ -546,6 +543,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
                 yield
                 self._query("COMMIT")
             except BaseException:
+                self._read_at = None  # what was added is undone
                 try:
                     if self._db.in_transaction:
                         self._db.execute("ROLLBACK")
@@ -553,15 +551,23 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
                     self._db.close()
                 raise
 
-    def _append(self, entry: _Recorded, payload: bytes | None = None) -> None:
-        """Add a sealed entry; whoever gives a payload puts its digest into the entry."""
-        body = msgspec.json.encode(entry).decode()
-        rows = self._query("SELECT seq, seal FROM entry ORDER BY seq DESC LIMIT 1")
-        seq, seal = rows[0] if rows else (0, "")
-        self._query("INSERT INTO entry VALUES (?, ?, ?, ?)", seq + 1, body, _seal_of(seal, body), payload)
+    def _append(self, entry: _Entry, payload: bytes | None = None) -> None:
+        """Add a sealed entry after those last read, which has the digest of its payload."""
+        entries, body = self._known.entries, msgspec.json.encode(entry).decode()
+        seal = _seal_of(self._known.seal, body)
+        self._query("INSERT INTO entry VALUES (?, ?, ?, ?)", len(entries) + 1, body, seal, payload)
+        self._known = _History((*entries, entry), seal)
 
     def _history(self) -> _History:
-        """Return all entries; refuse those that do not fit together."""
+        """Return all entries, read again once another process has written; refuse those that do not fit."""
+        self._check_process()  # before the lock: a fork may have copied it while it was held
+        with self._lock:
+            version = self._query("PRAGMA data_version")[0][0]
+            if version != self._read_at:
+                self._known, self._read_at = self._whole_history(), version
+            return self._known
+
+    def _whole_history(self) -> _History:
         seal, entries = "", []
         rows = self._query("SELECT seq, body, seal FROM entry ORDER BY seq")
         for place, (seq, body, sealed) in enumerate(rows, start=1):
@@ -571,7 +577,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             entries.append(_DECODER.decode(body))
         if not entries:
             raise self._damaged()
-        return _History(entries, seal)
+        return _History(tuple(entries), seal)
 
     def _kept(self, place: int, entry: Release) -> bytes:
         """Return the bytes of a release as they were first sent."""
@@ -583,16 +589,16 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             )
         return sent
 
-    def _record_rows(self, history: _History, data: DataVersion) -> None:
+    def _record_rows(self, data: DataVersion) -> None:
         """Record whose, and which, rows these are, once; refuse others than those recorded."""
-        history.check_rows(self._label, data)
-        owner = history.owner
+        self.check_rows(data)
+        owner = self.owner
         settled = msgspec.structs.replace(
             owner, silo=owner.silo or data.silo, data_set=owner.data_set or data.data_set
         )
         if settled != owner:
             self._append(settled)
-        if history.fingerprint_of(data) is None:
+        if self._history().fingerprint_of(data) is None:
             self._append(Version(name=data.version, columns=data.columns, fingerprint=data.fingerprint))
 
     def _be_durable(self) -> None:
@@ -663,32 +669,26 @@ def _check_private(path: Path, *, read_only: bool) -> bool:
         ) from None
     except OSError as error:
         raise LedgerError(f"ledger {path} must be readable but is not ({error.strerror})") from None
-    mode = stat.S_IMODE(info.st_mode)
-    if not stat.S_ISREG(info.st_mode):
-        kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
-        raise LedgerError(f"a ledger must be a file but {path} is {kind}; give the file's path")
-    if os.name == "posix" and mode & ~0o600:
-        raise LedgerError(
-            f"ledger {path} must be private to its owner but has mode {mode:04o}; run `chmod 600 {path}`"
-        )
-    if not os.access(path, os.R_OK):
-        raise LedgerError(f"ledger {path} must be readable but is not; run `chmod 600 {path}` as its owner")
-    if info.st_size == 0:
-        raise LedgerError(
-            f"ledger {path} is empty; if `fedpower ledger create` was interrupted delete it and run that "
-            "again, else put back the file as it was last written"
-        )
+    mode, writes = stat.S_IMODE(info.st_mode), not read_only
+    others = os.name == "posix" and mode & ~0o600
     is_writable = bool(mode & 0o200) and os.access(path, os.W_OK)
     has_writable_folder = os.access(path.resolve().parent, os.W_OK | os.X_OK)
+    kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
+    fix, again = f"run `chmod 600 {path}`", "delete it and run that again, else put back the file as it was"
+    problems = {
+        f"a ledger must be a file but {path} is {kind}; give the file's path": not stat.S_ISREG(info.st_mode),
+        f"ledger {path} must be private to its owner but has mode {mode:04o}; {fix}": others,
+        f"ledger {path} must be readable but is not; {fix} as its owner": not os.access(path, os.R_OK),
+        f"ledger {path} is empty; if `fedpower ledger create` was interrupted {again}": info.st_size == 0,
+        f"ledger {path} must be writable but is not; {fix} as its owner": writes and not is_writable,
+        f"the folder of ledger {path} must be writable, for its journal": writes and not has_writable_folder,
+    }
+    for problem, is_there in problems.items():
+        if is_there:
+            raise LedgerError(problem)
     journal = path.resolve().with_name(f"{path.resolve().name}-journal")
-    if read_only:
-        # Opening it to write undoes an interrupted change, which reading cannot.
-        return not (journal.exists() and is_writable and has_writable_folder)
-    if not is_writable:
-        raise LedgerError(f"ledger {path} must be writable but is not; run `chmod 600 {path}` as its owner")
-    if not has_writable_folder:
-        raise LedgerError(f"the folder of ledger {path} must be writable (for its journal) but is not")
-    return False
+    # Opening it to write undoes an interrupted change, which reading cannot.
+    return read_only and not (journal.exists() and is_writable and has_writable_folder)
 
 
 def _checked_cap(epsilon: float, delta: float, reason: str = "") -> Cap:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.linalg import lower_of, symmetric_of
+from fedpower.linalg import Array, lower_of, symmetric_of
 from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
 from fedpower.rows.units import PARTS as UNIT_PARTS
 from fedpower.rows.units import TALLY_PARTS
@@ -70,8 +70,6 @@ def whole(name: str, value: int) -> int:
         raise InputError(f"{name} must be a whole number of at least 1, got {value!r}; pass a positive int")
     return int(value)
 
-
-Array = NDArray[np.float64]
 
 LARGEST_MEAN_WEIGHT = 0.75
 """Up to here lemma 1 holds."""
@@ -136,6 +134,10 @@ class Group(NamedTuple):
     most: Fraction | int
     """The most that one row adds to an entry, in absolute value."""
 
+    def most_of(self, n_rows: int, power: int) -> int:
+        """Return the most that so many rows add to an entry times 2^power."""
+        return math.ceil(n_rows * self.most * (2**power if power >= 0 else Fraction(1, 2**-power)))
+
 
 @dataclass(frozen=True)
 class Sensitivity:
@@ -186,25 +188,18 @@ class Noise:
     @functools.cached_property
     def stds(self) -> tuple[float, ...]:
         together = math.sqrt(self.n_silos)
-        return tuple(
-            together * math.ldexp(scale, -power)
-            for scale, power in zip(self.scales, self.exponents, strict=True)
-        )
+        return tuple(together * math.ldexp(scale, -power) for _, _, scale, power in self._parts())
 
     def draw(self, source: NoiseSource) -> NDArray[np.int64]:
         """Return a silo's part of the noise."""
-        lengths = (group.length for group in self.sensitivity.groups)
         return np.concatenate(
-            [
-                gaussian_integers(source, length, scale=scale)
-                for length, scale in zip(lengths, self.scales, strict=True)
-            ]
+            [gaussian_integers(source, group.length, scale=scale) for _, group, scale, _ in self._parts()]
         )
 
     def values(self, integers: NDArray[np.int64]) -> Array:
         """Return noised entries in their own units."""
         values = integers.astype(np.float64)
-        for place, power in zip(self._places(), self.exponents, strict=True):
+        for place, _, _, power in self._parts():
             if power:
                 np.ldexp(values[place], -power, out=values[place])
         return values
@@ -212,40 +207,32 @@ class Noise:
     def bounded(self, integers: NDArray[np.int64], n_rows: int) -> NDArray[np.int64]:
         """Return exact entries within what so many rows give: others cannot be, and must not be refused."""
         clipped = integers.copy()
-        for place, most in zip(self._places(), self._most(n_rows), strict=True):
-            limit = min(most, _LARGEST_SUM)
+        for place, group, _, power in self._parts():
+            limit = min(group.most_of(n_rows, power), _LARGEST_SUM)
             np.clip(clipped[place], -limit, limit, out=clipped[place])
         return clipped
 
     def holds(self, integers: NDArray[np.int64]) -> bool:
         """Return whether entries are as large as rows, bound and noise allow; loose, and for certain."""
-        limits = zip(self._places(), self._limits(), strict=True)
+        parts = [integers[place] for place, *_ in self._parts()]
         return all(
-            -limit <= int(integers[place].min(initial=0)) and int(integers[place].max(initial=0)) <= limit
-            for place, limit in limits
+            -limit <= int(part.min(initial=0)) and int(part.max(initial=0)) <= limit
+            for part, limit in zip(parts, self.limits(), strict=True)
         )
 
-    def _places(self) -> Iterator[slice]:
+    def limits(self) -> list[int]:
+        """Return how large the entries of each group can be."""
+        return [
+            group.most_of(self.n_rows, power) + self.n_silos * (LARGEST_DRAW * scale + 1)
+            for _, group, scale, power in self._parts()
+        ]
+
+    def _parts(self) -> Iterator[tuple[slice, Group, int, int]]:
+        """Yield where each group of entries is, the group, its scale and its power of two."""
         start = 0
-        for group in self.sensitivity.groups:
-            yield slice(start, start + group.length)
+        for group, scale, power in zip(self.sensitivity.groups, self.scales, self.exponents, strict=True):
+            yield slice(start, start + group.length), group, scale, power
             start += group.length
-
-    def _limits(self) -> list[int]:
-        most = self._most(self.n_rows)
-        return [
-            entry + self.n_silos * (LARGEST_DRAW * scale + 1)
-            for entry, scale in zip(most, self.scales, strict=True)
-        ]
-
-    def _most(self, n_rows: int) -> list[int]:
-        groups = zip(self.sensitivity.groups, self.exponents, strict=True)
-        return [
-            math.ceil(n_rows * group.most * 2**power)
-            if power >= 0
-            else math.ceil(Fraction(n_rows * group.most) / 2**-power)
-            for group, power in groups
-        ]
 
 
 @functools.lru_cache(maxsize=1024)  # fractions take a tenth of a millisecond, and every silo asks
@@ -270,7 +257,7 @@ def noise_for(
     while True:
         scales = tuple(sensitivity.scales(multiplier, exponents, honest))
         noise = Noise(sensitivity, scales, tuple(exponents), n, m)
-        tight = [place for place, limit in enumerate(noise._limits()) if limit > _LARGEST_SUM]
+        tight = [place for place, limit in enumerate(noise.limits()) if limit > _LARGEST_SUM]
         if not tight:
             break
         for place in tight:

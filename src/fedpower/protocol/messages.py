@@ -13,9 +13,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
-from fedpower.linalg.subspace import Alignment
+from fedpower.linalg import Alignment, Array
 
-Array = NDArray[np.float64]
 Words = NDArray[np.uint64]
 _Kind = TypeVar("_Kind")
 

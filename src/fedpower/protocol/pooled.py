@@ -5,12 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedpower.linalg import Array
 from fedpower.privacy.sensitivity import MEAN_WEIGHT
 from fedpower.rules.codebook import CodeBook
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.linalg import Array
 from fedpower.privacy.noise import gaussian_integers
 from fedpower.privacy.sensitivity import summary_size
 from fedpower.protocol.study import Budget
 from fedpower.sums.lattice import SIDE
-
-Array = NDArray[np.float64]
 
 SHARE = 2.0**-7
 """The noise that is added, as a part of that in the sum: it adds 2⁻¹⁴ to its variance."""

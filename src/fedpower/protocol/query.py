@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, ProtocolError
-from fedpower.linalg import lower_of
+from fedpower.linalg import Array, lower_of
 from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES
 from fedpower.privacy.sensitivity import (
     Sensitivity,
@@ -30,7 +30,6 @@ from fedpower.sums.lattice import SIDE, ClippedQuestion
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import SCORE_CELLS, STAGES, ScoreQuestion, Stage, Survey, count_scores
 
-Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Exponents = Sequence[int]
 """By which powers of two the groups of an answer are multiplied."""

@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.linalg import is_orthonormal
+from fedpower.linalg import Array, is_orthonormal
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.ledger import is_label
 from fedpower.privacy.sensitivity import LARGEST_DRAW, summary_size
@@ -36,8 +35,6 @@ from fedpower.protocol.query import query_of, tally_parts
 from fedpower.protocol.secure import gives_secret, is_member
 from fedpower.protocol.study import Study
 from fedpower.sums.moment import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
-
-Array = NDArray[np.float64]
 
 _ANSWER_TO: dict[Any, tuple[type, ...]] = {
     Enrol: (Enrolment,),

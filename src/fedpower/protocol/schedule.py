@@ -7,7 +7,8 @@ from typing import Literal
 
 from fedpower.errors import InputError
 
-Decay = Literal["constant", "linear", "halving"]
+Decay = Literal["every", "decaying", "halving"]
+"""How far apart rounds are: as far as at first, one step less each time, or half as far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class Schedule:
     """The increasing steps t ≥ 1 at which silos and coordinator communicate."""
 
     local_steps: int = 1
-    decay: Decay = "constant"
+    decay: Decay = "every"
     explicit: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -27,8 +28,6 @@ class Schedule:
                 )
         elif self.local_steps < 1:
             raise InputError(f"local_steps must be at least 1, got {self.local_steps}")
-        elif self.decay not in ("constant", "linear", "halving"):
-            raise InputError(f"decay must be 'constant', 'linear' or 'halving', got {self.decay!r}")
 
     @property
     def last_step(self) -> int | None:
@@ -38,8 +37,8 @@ class Schedule:
         """Return the steps of all rounds in order; endless unless explicit."""
         p = self.local_steps
         intervals = {
-            "constant": lambda i: p,
-            "linear": lambda i: max(p - i, 1),
+            "every": lambda i: p,
+            "decaying": lambda i: max(p - i, 1),
             "halving": lambda i: max(p >> i, 1),
         }
         return self.explicit or accumulate(map(intervals[self.decay], count()))
@@ -56,7 +55,7 @@ def every(local_steps: int = 1) -> Schedule:
 
 def decaying(local_steps: int) -> Schedule:
     """Return rounds at t = Σ_{i=0..l} max(p−i, 1): I_T^{p,decay} [FP eq. 3.11]."""
-    return Schedule(local_steps=local_steps, decay="linear")
+    return Schedule(local_steps=local_steps, decay="decaying")
 
 
 def halving(local_steps: int) -> Schedule:

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 from msgspec import structs
-from numpy.typing import NDArray
 
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
-from fedpower.linalg import ALIGNMENTS, is_orthonormal, lower_of, misalignment, orth, symmetric_of
+from fedpower.linalg import ALIGNMENTS, Array, is_orthonormal, lower_of, misalignment, orth, symmetric_of
 from fedpower.options import check_sums_are_noised
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
@@ -43,7 +42,6 @@ from fedpower.sums.local import LocalMoment
 from fedpower.sums.moment import Moments
 from fedpower.sums.survey import Survey, units_warning
 
-Array = NDArray[np.float64]
 _Multiply = Callable[[Array], Array]
 """Z ↦ A_i Z in an array of its own, with or without noise: the one seam through which noise enters."""
 

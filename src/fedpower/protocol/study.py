@@ -29,7 +29,6 @@ from fedpower.privacy.sensitivity import (
 )
 from fedpower.rows.networks import check_edge_weight
 from fedpower.sums.lattice import SIDE
-from fedpower.sums.moment import MOST_SQUARE_FEATURES
 from fedpower.sums.survey import SCORE_CELLS, STAGES, Stage
 
 NoiseMode = Literal["none", "paper", "step", "moment", "clipped"]
@@ -442,49 +441,12 @@ def costly_sentence(study: Study, sizes: Mapping[str, int], thing: str = "row") 
     )
 
 
-_SECONDS_PER_ROUND = 2.0
-_BYTES_PER_SECOND = 2e6
-"""What a round and a byte are counted at: about what a federation over a wide-area network takes."""
-
-_KRYLOV_ROUNDS = 8
-"""Rounds that krylov is counted at; it takes fewer where the gap is wide or noise sets the floor."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverChoice:
     """A solver and the reason for it, in one sentence."""
 
     solver: str
     reason: str
-
-
-def choose_solver(
-    *, n_features: int, iteration_rank: int, noise: NoiseMode, paper_settings: tuple[str, ...] = ()
-) -> SolverChoice:
-    """Return the solver that reaches the answer first."""
-    triangle, block = 4 * n_features * (n_features + 1), 16 * n_features * iteration_rank
-    upload = _SECONDS_PER_ROUND + triangle / _BYTES_PER_SECOND
-    steps = _KRYLOV_ROUNDS * (_SECONDS_PER_ROUND + block / _BYTES_PER_SECOND)
-    figures = f"one round of {_size(triangle)} a silo against about {_KRYLOV_ROUNDS} rounds of {_size(block)}"
-    solver = "krylov"
-    if paper_settings:
-        solver, reason = (
-            "fedpower",
-            f"{', '.join(paper_settings)} was given, which only the paper's method has",
-        )
-    elif noise == "paper":
-        solver, reason = "fedpower", "noise='paper' asks for the paper's method as it is printed"
-    elif noise == "step":
-        reason = "every product is noised and paid for, and krylov uses all of them together"
-    elif n_features <= MOST_SQUARE_FEATURES and upload <= steps:
-        solver, reason = "moment", f"one upload of the moment is cheapest: {figures}"
-    else:
-        reason = f"the moment is too large to upload lightly: {figures}"
-    return SolverChoice(solver=solver, reason=reason)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"
 
 
 def sums_moment(study: Study) -> bool:

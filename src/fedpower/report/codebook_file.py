@@ -16,6 +16,7 @@ from fedpower.errors import InputError
 from fedpower.report.files import new_file
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
+from fedpower.toml import Part, read_toml
 
 FORMAT = "fedpower-codebook/2"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -29,11 +30,7 @@ _COMPUTED = (
 )
 
 
-class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of a file: unknown keys are refused, defaults are not written."""
-
-
-class _Column(Part):
+class _Column(Part, frozen=True):
     offset: float
     scale: float
     low: float
@@ -44,7 +41,7 @@ class _Column(Part):
     found: str = "given"
 
 
-class CodeBookFile(Part):
+class CodeBookFile(Part, frozen=True):
     """The content of a code book's file."""
 
     format: str
@@ -64,22 +61,22 @@ class CodeBookFile(Part):
     @classmethod
     def of(cls, book: CodeBook) -> "CodeBookFile":
         """Return the file of a code book."""
-        file = cls(format=FORMAT, rules=None if book.rules is None else book.rules.as_content())
+        content: dict[str, Any] = {"rules": None if book.rules is None else book.rules.as_content()}
         if book.follows_rules:
-            return file
+            return cls(format=FORMAT, **content)
         for key in _PUBLIC if book.is_draft else _FOUND:
             value = getattr(book, key)
             plain = value is None or isinstance(value, float | int | tuple | Mapping)
-            setattr(file, key, value if plain else np.asarray(value, dtype=float).tolist())
+            content[key] = value if plain else np.asarray(value, dtype=float).tolist()
         if not book.is_draft:
             columns = {key: getattr(book, key) for key in (*_VECTORS, "found")} | {"name": book.columns}
             known = {
                 key: np.asarray(values).tolist() for key, values in columns.items() if values is not None
             }
-            file.column = [
+            content["column"] = [
                 _Column(**dict(zip(known, row, strict=True))) for row in zip(*known.values(), strict=True)
             ]
-        return file
+        return cls(format=FORMAT, **content)
 
     def book(self, where: str, rules: TableRules | None = None) -> CodeBook:
         """Return the code book, with these rules or its own; problems are reported as those of ``where``."""
@@ -161,19 +158,7 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
     path
         A TOML file that `write_code_book`, `fedpower fit` or `fedpower inspect` wrote, or a person.
     """
-    where = f"the code book {path}"
-    try:
-        content = msgspec.toml.decode(Path(path).read_bytes())
-        if content.get("format") != FORMAT:
-            raise InputError(
-                f"{path} must be a code book of format {FORMAT!r}, got {content.get('format')!r}"
-            )
-        return msgspec.convert(content, CodeBookFile).book(str(path))
-    except FileNotFoundError:
-        raise InputError(f"a code book must exist, got no file at {path}; check the path") from None
-    except msgspec.ValidationError as error:
-        keys = ", ".join(CodeBookFile.__struct_fields__)
-        raise InputError(f"{where} must have no keys but {keys}, and numbers in them ({error})") from None
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{where} must be readable TOML, got something else ({reason})") from None
+    file = read_toml(path, CodeBookFile, "the code book")
+    if file.format != FORMAT:
+        raise InputError(f"{path} must be a code book of format {FORMAT!r}, got {file.format!r}")
+    return file.book(str(path))

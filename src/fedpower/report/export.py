@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.errors import InputError, needed
+from fedpower.linalg import Array
 from fedpower.report.files import as_text
 from fedpower.report.page import rendered
 from fedpower.report.result import Result
 from fedpower.report.view import POOLED, ScoreHistogram
-from fedpower.rows.arrays import h5py
 from fedpower.rows.opening import open_source
 from fedpower.values import pl
 
-Array = NDArray[np.float64]
 Frames = Iterable["pl.DataFrame"]
 METADATA = "fedpower"  # the key under which files keep provenance, as JSON
 OPSET, IR_VERSION = 18, 9  # of ONNX: old enough for runtimes of 2023
@@ -186,7 +184,8 @@ def write_cells(result: Result, rows: Path, place: Path) -> int:
     source = open_source(rows)
     annotations = result.annotations(source)
     shutil.copyfile(rows, place)
-    with h5py().File(place, "r+") as file:  # the matrix of cells stays on disk
+    h5py = needed("h5py", "h5ad", "cells must be written with")
+    with h5py.File(place, "r+") as file:  # the matrix of cells stays on disk
         for group in {"obsm", "varm", "uns"} - set(file):
             write_element(file, group, {})
         for name, value in annotations.items():

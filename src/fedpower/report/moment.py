@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.errors import InputError
+from fedpower.linalg import Array
 from fedpower.privacy.statement import featured_as
 from fedpower.protocol.pooled import Pooled
 from fedpower.report.files import new_folder, write_csv
@@ -28,8 +28,6 @@ from fedpower.report.record import (
 )
 from fedpower.report.text import count, number
 from fedpower.rules.treatment import RowTreatment
-
-Array = NDArray[np.float64]
 
 ANALYSIS = "analysis.json"
 _NUMBERS = ("moment", "total_variance", "noise_std", "mean_weight", "remarks", "present")

@@ -1,30 +1,28 @@
 """From the outcome of a federation to its result, in the units of the rows."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import structs
-from numpy.typing import NDArray
 
 from fedpower.linalg import fix_signs
 from fedpower.options import FLAT, Edge, Node, Options, Person
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.pooled import Clipping, clipping_of
-from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, Angles, exact_angles, product_angles
+from fedpower.protocol.solvers.angles import Directions, exact_angles, product_angles
 from fedpower.protocol.study import SolverChoice
 from fedpower.report.codebook_file import CodeBookFile
 from fedpower.report.moment import Moment
-from fedpower.report.record import FORMAT, AngleRecord, Record, plain, versions
+from fedpower.report.record import FORMAT, Record, plain, versions
 from fedpower.report.result import Result
 from fedpower.report.view import POOLED
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules
 from fedpower.rules.treatment import RowTreatment
-
-Array = NDArray[np.float64]
 
 
 def result_of(
@@ -60,8 +58,8 @@ def result_of(
     if not treatment.normalize:
         public = np.zeros(width) if treatment.center is None else treatment.center
         middle = public + middle * to_mean
-    angles = _angles(outcome, cut)
-    denoised = angles.variances[: solution.rank]
+    directions = _directions(outcome, cut)
+    denoised = directions.variances[: solution.rank]
     total = max(total, float(denoised.sum()))
     record = _record(
         outcome,
@@ -80,20 +78,6 @@ def result_of(
         },
     )
     pooled = solution.pooled
-
-    def angle_record() -> AngleRecord:
-        content = {
-            "confidence": CONFIDENCE,
-            "components": angles.components,
-            "subspaces": angles.subspaces,
-            "determined": angles.components <= DETERMINED,
-            "noise_components": angles.noise_components,
-            "noise_subspaces": angles.noise_subspaces,
-            "variances": denoised * to_variance,
-            "variance_ratios": denoised / total if total > 0 else np.full_like(denoised, np.nan),
-        }
-        return msgspec.convert(plain(content), AngleRecord)
-
     return Result(
         components=fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
         explained_variance=values * to_variance,
@@ -107,8 +91,9 @@ def result_of(
         spectrum=spectrum * to_variance,
         record=record,
         basis=solution.basis,
-        drawn_angles=angle_record,
-        verdict=angles.verdict,
+        denoised_variance=denoised * to_variance,
+        denoised_variance_ratio=denoised / total if total > 0 else np.full_like(denoised, np.nan),
+        directions=directions,
         moment=None
         if pooled is None
         else Moment(pooled=pooled, treatment=treatment, feature_names=feature_names, record=record),
@@ -129,10 +114,10 @@ def _clipping(outcome: Outcome, treatment: RowTreatment, code_book: CodeBook | N
     )
 
 
-def _angles(outcome: Outcome, cut: Clipping | None) -> Angles:
+def _directions(outcome: Outcome, cut: Clipping | None) -> Directions:
     solution = outcome.solution
-    if solution.angles is not None:
-        return solution.angles
+    if solution.directions is not None:
+        return solution.directions
     width = outcome.study.n_features
     if solution.law is None:
         return exact_angles(solution.values, solution.rank, n_features=width)
@@ -153,7 +138,7 @@ def _record(
     rounds = [entry.as_row() for entry in outcome.rounds]
     sizes: Mapping[str, int] = solution.sizes
     if study.unit:  # rules of a table with one rating per row name the column of persons
-        options = options.replace(unit=Person(study.unit, options.person.rows))
+        options = replace(options, unit=Person(study.unit, options.person.rows))
     content = {
         "format": FORMAT,
         "command": None,

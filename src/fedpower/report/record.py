@@ -19,10 +19,11 @@ from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement, counted_as
 from fedpower.protocol.pooled import Clipping
 from fedpower.protocol.study import SolverChoice, Study
-from fedpower.report.codebook_file import CodeBookFile, Part, rendered
+from fedpower.report.codebook_file import CodeBookFile, rendered
 from fedpower.report.text import and_more
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
+from fedpower.toml import Part
 
 FORMAT = "fedpower-record/1"
 RUN, ARRAYS, MOMENT = "run.json", "components.npz", "moment.npz"
@@ -31,7 +32,7 @@ PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "polars")
 Time = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$")]
 
 
-class StudyTerms(Part):
+class StudyTerms(Part, frozen=True):
     """The terms of a study; they must have the hash that the record gives."""
 
     hash: str
@@ -42,7 +43,7 @@ class StudyTerms(Part):
             raise ValueError("the terms of the study do not have their hash")
 
 
-class AngleRecord(Part):
+class AngleRecord(Part, frozen=True):
     """Angles to the components of the rows, in degrees, and variances without noise."""
 
     confidence: float
@@ -55,7 +56,7 @@ class AngleRecord(Part):
     variance_ratios: list[float | None]
 
 
-class BudgetRecord(Part):  # of a silo's ledger, after the fit
+class BudgetRecord(Part, frozen=True):  # of a silo's ledger, after the fit
     spent: float | None
     left: float
     cap: float
@@ -63,7 +64,7 @@ class BudgetRecord(Part):  # of a silo's ledger, after the fit
     used: float
 
 
-class SiloRecord(Part):  # of one whose rows are in the result
+class SiloRecord(Part, frozen=True):  # of one whose rows are in the result
     name: str
     rows: int | None = None
     source: str | None = None
@@ -71,7 +72,7 @@ class SiloRecord(Part):  # of one whose rows are in the result
     kernel: str | None = None
 
 
-class RoundRecord(Part):
+class RoundRecord(Part, frozen=True):
     round: int
     kind: str
     step: int
@@ -84,7 +85,7 @@ class RoundRecord(Part):
     misalignment: float | None
 
 
-class ScoreRecord(Part):
+class ScoreRecord(Part, frozen=True):
     """Counts of rows on a grid over their scores, which reaches as far to either side of 0."""
 
     reach: tuple[float, float]
@@ -92,7 +93,7 @@ class ScoreRecord(Part):
     counts: Annotated[dict[str, list[list[float]]], Meta(min_length=1)]
 
 
-class FederationRecord(Part):
+class FederationRecord(Part, frozen=True):
     name: str
     agreement: str
     run: str
@@ -101,7 +102,7 @@ class FederationRecord(Part):
     set_aside: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Record(Part):
+class Record(Part, frozen=True):
     """Everything about a run but its arrays, as ``run.json`` holds it."""
 
     format: str

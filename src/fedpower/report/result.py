@@ -1,19 +1,21 @@
 """``Result``: what a fit ends with and what a folder gives back, in the units of the rows."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from msgspec import structs
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedpower.errors import InputError
-from fedpower.protocol.solvers.angles import DETERMINED
+from fedpower.linalg import Array
+from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, Directions
 from fedpower.protocol.study import SolverChoice
 from fedpower.report.files import new_folder, write_csv, write_whole
 from fedpower.report.moment import Moment, read_moment
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
 
-Array = NDArray[np.float64]
-
 COMPONENTS, EIGENVALUES, SCORE_COUNTS = "components.csv", "eigenvalues.csv", "score_counts.csv"
 FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)  # what every result folder holds
 KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)  # everything that one may hold
@@ -74,27 +74,37 @@ class Result(Released):
     normalize: bool
     center: Array | None
     spectrum: Array | None
+    denoised_variance: Array
+    denoised_variance_ratio: Array
     basis: Array | None = None
     moment: Moment | None = None
-    drawn_angles: Callable[[], AngleRecord] | None = None
-    verdict: Callable[[], bool | None] | None = None
+    directions: Directions | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What draws the angles has no place in a pickle; the angles have.
-        return {**self.__dict__, "record": self.whole_record, "drawn_angles": None, "verdict": None}
+        return {**self.__dict__, "record": self.whole_record, "directions": None}
 
     @cached_property
     def angles(self) -> AngleRecord:
         """The angles of the components, at 90% confidence: computed when first asked for."""
-        if self.drawn_angles is not None:
-            return self.drawn_angles()
-        assert self.record.angles is not None, "a folder has them"
-        return self.record.angles
+        if self.directions is None:
+            assert self.record.angles is not None, "a folder has them"
+            return self.record.angles
+        angles = self.directions.angles
+        content = {
+            **angles._asdict(),
+            "confidence": CONFIDENCE,
+            "determined": angles.components <= DETERMINED,
+            "variances": self.denoised_variance,
+            "variance_ratios": self.denoised_variance_ratio,
+        }
+        return msgspec.convert(plain(content), AngleRecord)
 
     @property
     def has_directions(self) -> bool:
         """Whether a component is determined, or several together: mostly known before angles are."""
-        known = None if self.verdict is None else self.verdict()
+        drawn = "angles" in self.__dict__
+        known = None if self.directions is None or drawn else self.directions.settle()
         return any(self.determined) or self.n_determined > 0 if known is None else known
 
     @property
@@ -159,16 +169,6 @@ class Result(Released):
         """
         known = self.subspace_angles[: self.n_features - 1] <= DETERMINED
         return int(np.flatnonzero(np.append(True, known))[-1])
-
-    @property
-    def denoised_variance(self) -> Array:
-        """The variances without what noise adds to them."""
-        return np.array(self.angles.variances)
-
-    @property
-    def denoised_variance_ratio(self) -> Array:
-        """Their shares of all variance; NaN where the total was not released."""
-        return np.array(self.angles.variance_ratios, dtype=np.float64)
 
     @property
     def headline(self) -> str:
@@ -414,8 +414,15 @@ def read_result(folder: str | PathLike[str]) -> Result:
     place = Path(folder)
     record, arrays = read_folder(place, ARRAYS, command="fit")
     moment = read_moment(place) if (place / MOMENT).is_file() else None
-    known = {name: arrays.get(name) for name in _ARRAY_NAMES}
-    return Result(record=record, moment=moment, **known)  # type: ignore[arg-type]
+    known: dict[str, Any] = {name: arrays.get(name) for name in _ARRAY_NAMES}
+    assert record.angles is not None, "a folder has them"
+    return Result(
+        record=record,
+        moment=moment,
+        denoised_variance=np.array(record.angles.variances),
+        denoised_variance_ratio=np.array(record.angles.variance_ratios, dtype=np.float64),
+        **known,
+    )
 
 
 def _rows_at_once(source: RowSource) -> int:

@@ -8,16 +8,14 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedpower.linalg import Array
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
 from fedpower.report.record import ScoreRecord
 from fedpower.report.text import degrees, listed
 
 if TYPE_CHECKING:
     from fedpower.report.result import Result
-
-Array = NDArray[np.float64]
 
 POOLED = "all silos"  # the name of counts of which only the sum over silos is known
 _FALSE = 0.05  # the chance that noise alone shows any bin of a grid as one that holds rows

@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, installing
+from fedpower.errors import InputError, needed
 from fedpower.rows.source import (
     Extra,
     RowSource,
@@ -308,20 +308,10 @@ def svmlight_source(
 # --- AnnData ----------------------------------------------------------------------------------------------
 
 
-def h5py() -> Any:
-    """Return h5py, imported on first use, or refuse to go on without it."""
-    try:
-        return import_module("h5py")
-    except ImportError:
-        raise InputError(
-            f"an .h5ad file must be read with h5py, got none; run {installing('h5ad')}"
-        ) from None
-
-
 @contextmanager
 def _opened_h5ad(path: Path, name: str) -> Iterator[Any]:
     try:
-        with h5py().File(path, "r") as file:
+        with needed("h5py", "h5ad", "an .h5ad file must be read with").File(path, "r") as file:
             if file.attrs.get("encoding-type") != "anndata":
                 raise InputError(f"{name} must be an .h5ad file of anndata 0.8 or newer, got another")
             yield file

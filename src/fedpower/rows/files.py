@@ -14,18 +14,17 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 from urllib.parse import unquote
 
-from fedpower.errors import InputError, installing, require
+from fedpower.errors import InputError, needed, require
 from fedpower.rows.source import require_shape
-from fedpower.rows.tables import Part, Table, cells_of, lazy_read, pandas_index, polars_runs
+from fedpower.rows.tables import Table, cells_of, lazy_read, pandas_index, polars_runs
 from fedpower.rules.expressions import Cells
 from fedpower.values import pl, require_distinct, shown
 
@@ -35,8 +34,8 @@ from fedpower.values import pl, require_distinct, shown
 class Format(NamedTuple):
     """How files with a suffix are read."""
 
-    open: Callable[..., Any]  # from path, name and options, to a part where it is a table, else a source
-    is_table: bool = True
+    open: Callable[..., Any]  # from path, name and options, to a table or a source
+    is_part: bool = True  # of a folder
     is_text: bool = False
 
 
@@ -47,7 +46,7 @@ FORMATS: dict[str, Format] = {}
 def register(suffix: str, scan: Callable[[Path], pl.LazyFrame], *, kind: str, counted: bool = False) -> None:
     """Make files with a suffix tables: what a function returns a lazy frame of, in every pass again."""
 
-    def part(path: Path, name: str, **_: Any) -> Part:
+    def table(path: Path, name: str, **_: Any) -> Table:
         must = f"a complete {kind} file"
         with polars_runs(name, must):
             frame = scan(path)
@@ -57,9 +56,9 @@ def register(suffix: str, scan: Callable[[Path], pl.LazyFrame], *, kind: str, co
             if kind == "Parquet":
                 index = pandas_index(json.loads(pl.read_parquet_metadata(path).get("pandas") or "null"))
         read = lazy_read(lambda: scan(path), name, must)
-        return Part(name=name, cells=cells_of(schema, without=index), read=read, n_rows=n_rows, path=path)
+        return Table(name=name, cells=cells_of(schema, without=index), read=read, n_rows=n_rows, path=path)
 
-    FORMATS[suffix] = Format(part)
+    FORMATS[suffix] = Format(table)
 
 
 def format_of(path: Path) -> tuple[str, Format | None]:
@@ -131,7 +130,7 @@ class TextForm:
             object.__setattr__(self, "encoding", name)
 
 
-def _text_part(path: Path, name: str, *, form: TextForm, usual: str, **_: Any) -> Part:
+def _text_table(path: Path, name: str, *, form: TextForm, usual: str, **_: Any) -> Table:
     """Return a CSV or TSV file, gzipped or not; its form is found from its beginning."""
     try:
         with _opened_text(path) as stream:
@@ -162,7 +161,7 @@ def _text_part(path: Path, name: str, *, form: TextForm, usual: str, **_: Any) -
     }
     # With decimal commas Polars would take a point for one too.
     text = _Text(path, name, heading, separator, encoding, as_text=decimal == ",")
-    return Part(name=name, cells=cells, read=text.read, path=path)
+    return Table(name=name, cells=cells, read=text.read, path=path)
 
 
 def text_cells(column: str, words: Iterable[str | None], *, decimal: str, separator: str = ",") -> Cells:
@@ -174,7 +173,7 @@ def text_cells(column: str, words: Iterable[str | None], *, decimal: str, separa
 
 for _suffix, _usual in ((".csv", ","), (".tsv", "\t")):
     for _gz in ("", ".gz"):
-        FORMATS[_suffix + _gz] = Format(partial(_text_part, usual=_usual), is_text=True)
+        FORMATS[_suffix + _gz] = Format(partial(_text_table, usual=_usual), is_text=True)
 
 
 @dataclass
@@ -189,14 +188,14 @@ class _Text:
     as_text: bool
     blank: list[int] | None = None
 
-    def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        past, wanted, last = 0, [*numbers, *words], self.columns[-1]
+    def read(self, columns: list[str], numbers: Collection[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        past, last = 0, self.columns[-1]
         while True:
-            typed = [] if self.as_text else numbers
+            typed = () if self.as_text else numbers
             schema = {name: pl.Float64 if name in typed else pl.String for name in self.columns}
             row = 0
             try:
-                frame = self._scan(schema, self.separator).select(list(dict.fromkeys([*wanted, last])))
+                frame = self._scan(schema, self.separator).select(list(dict.fromkeys([*columns, last])))
                 for batch in frame.collect_batches(chunk_size=max_rows, maintain_order=True):
                     start, row = row, row + len(batch)
                     if row > past:
@@ -206,7 +205,7 @@ class _Text:
                         if some[last].null_count() and (blank := self._blank_rows()):
                             places = pl.int_range(row - len(some), row, eager=True)
                             some = some.filter(~places.is_in(blank))
-                        yield some.select(wanted)
+                        yield some.select(columns)
                 return
             except (pl.exceptions.PolarsError, OSError, EOFError, UnicodeError):
                 if not typed:  # or again as text: Polars' own words quote the cell
@@ -345,22 +344,17 @@ def sheet_table(path: Path, name: str, *, sheet: str | None, **_: Any) -> Table:
     frame = _sheet(path, name, sheet)
     cells = {column: text_cells(column, frame[column], decimal=".") for column in frame.columns}
 
-    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        return _sheet(path, name, sheet).select([*numbers, *words]).iter_slices(max_rows)
+    def read(columns: list[str], _: Collection[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        return _sheet(path, name, sheet).select(columns).iter_slices(max_rows)
 
-    return Table(name=name, parts=(Part(name=name, cells=cells, read=read, path=path),), sheet=sheet)
+    return Table(name=name, cells=cells, read=read, path=path, sheet=sheet)
 
 
-FORMATS[SHEETS] = Format(sheet_table, is_table=False)
+FORMATS[SHEETS] = Format(sheet_table, is_part=False)
 
 
 def _sheet(path: Path, name: str, sheet: str | None) -> pl.DataFrame:
-    try:
-        calamine: Any = import_module("python_calamine")
-    except ImportError:
-        raise InputError(
-            f"{name} must be read with python-calamine, got none; run {installing('excel')}"
-        ) from None
+    calamine = needed("python_calamine", "excel", f"{name} must be read with")
     try:
         with calamine.CalamineWorkbook.from_path(path) as book:
             if sheet is not None and sheet not in book.sheet_names:
@@ -422,7 +416,7 @@ def folder_table(path: Path, name: str, form: TextForm) -> Table:
     """Return the parts that a folder or a pattern holds, of one kind and with the same columns."""
     files = files_at(path)
     kinds = {file: format_of(file) for file in files}
-    tables = [file for file, (_, kind) in kinds.items() if kind is not None and kind.is_table]
+    tables = [file for file, (_, kind) in kinds.items() if kind is not None and kind.is_part]
     if not tables:
         raise InputError(
             f"{name} must hold CSV, TSV, Parquet, Feather or Arrow files, got "
@@ -437,7 +431,7 @@ def folder_table(path: Path, name: str, form: TextForm) -> Table:
             f"{name} must hold the parts of one table and nothing else, got {first.name} and {odd.name}; "
             f"give a pattern in quotes such as '{first.parent}/*{suffix}'"
         )
-    parts: list[Part] = [kind.open(file, str(file), form=form) for file in tables]
+    parts: list[Table] = [kind.open(file, str(file), form=form) for file in tables]
     for part in parts[1:]:
         missing = [column for column in parts[0].cells if column not in part.cells]
         more = [column for column in part.cells if column not in parts[0].cells]
@@ -449,10 +443,12 @@ def folder_table(path: Path, name: str, form: TextForm) -> Table:
     odd = next((part.path for part in made if list(part.keys) != list(made[0].keys)), None)
     if odd is not None:
         raise InputError(f"every part of {name} must be in folders of the same keys, got others for {odd}")
-    return Table(name=name, parts=tuple(made))
+    counts = [part.n_rows for part in parts]
+    n_rows = None if None in counts else sum(count or 0 for count in counts)
+    return Table(name=name, cells=made[0].cells, parts=tuple(made), n_rows=n_rows)
 
 
-def _with_keys(part: Part, first: Part, file: Path) -> Part:
+def _with_keys(part: Table, first: Table, file: Path) -> Table:
     """Return a part with columns in the order of the first, and the keys of its folders: ``year=2024``."""
     words = [word.partition("=") for word in file.parent.parts if "=" in word]
     null = "__HIVE_DEFAULT_PARTITION__"

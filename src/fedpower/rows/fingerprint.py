@@ -66,7 +66,7 @@ def reading_of(source: RowSource) -> str:
             "rename": {name: stored.own for name, stored in cells.items() if name != stored.own},
             "linear": {name: (own.factor, own.offset) for name, own in cells.items() if own.converts},
             "sheet": source.table.sheet,
-            "group": source.group and source.group.column,
+            "group": source.group and source.group[0],
         }
     elif not _paths(source):
         reading["keep"] = getattr(source, "keep", None)
@@ -85,7 +85,8 @@ def _innermost(source: RowSource) -> RowSource:
 
 def _paths(source: RowSource) -> list[Path]:
     if isinstance(source, TableSource):
-        return [part.path for part in source.table.parts if part.path is not None]
+        stored = source.table.parts or (source.table,)
+        return [part.path for part in stored if part.path is not None]
     path = getattr(source, "path", None)
     return [] if path is None else [path, *getattr(source, "beside", ())]
 
@@ -144,11 +145,11 @@ def _fed(source: RowSource, streams: dict[str, Any], watch: Watch) -> Iterator[i
 
     if isinstance(source, TableSource):
         # Which cells are there, the lengths of texts, and the cells, column by column.
-        for part, _, batch in source.table.batches((), _CELL_ROWS, words=source.table.columns):
+        for _, _, batch in source.table.batches(source.table.columns, _CELL_ROWS):
             watch.saw(0)
             yield len(batch)
             for name in source.table.columns:
-                there, sizes, cells = _bytes_of(batch[part.cells[name].own])
+                there, sizes, cells = _bytes_of(batch[name])
                 add(**{f"there {name}": there, f"sizes {name}": sizes, f"cells {name}": cells})
         return
     if isinstance(source, DaskSource):

@@ -15,9 +15,9 @@ from fedpower.rows.arrays import DaskSource
 from fedpower.rows.plink import PlinkSource
 from fedpower.rows.ruled import rules_of_source
 from fedpower.rows.source import RowSource
-from fedpower.rows.tables import Part, TableSource
+from fedpower.rows.tables import TableSource
 from fedpower.rows.units import features_of
-from fedpower.rules.expressions import MISSING, compiled, counted_problems, staged
+from fedpower.rules.expressions import MISSING, Cells, compiled, problems_in, staged
 from fedpower.rules.rules import Rule
 from fedpower.values import Vector, pl
 
@@ -77,15 +77,13 @@ class ColumnLook:
     missing: Counter[str] = field(default_factory=Counter)
     numbers: list[Vector] = field(default_factory=list)
 
-    def add(self, part: Part, batch: pl.DataFrame) -> None:
+    def add(self, cells: Mapping[str, Cells], batch: pl.DataFrame) -> None:
         """Count a batch's cells by what they can be read as, and remember levels and numbers."""
         self.n_rows += len(batch)
         for kind, rule in _TRIED.items():
-            made = compiled(replace(rule, column=self.name), part.cells, batch.schema)
+            made = compiled(replace(rule, column=self.name), cells, batch.schema)
             ready = staged(batch, [made])
-            for problem, (count, _) in zip(
-                made.problems, counted_problems(ready, made.problems), strict=True
-            ):
+            for _, problem, count, _ in problems_in(ready, [made]):
                 self.missing[kind] += count if problem.got == MISSING else 0
                 self.covered[kind] -= count
             self.covered[kind] += len(batch)
@@ -93,7 +91,7 @@ class ColumnLook:
                 numbers = ready.select(made.values[0].alias("x"))["x"].drop_nulls().to_numpy()
                 self.numbers.append(numbers[np.isfinite(numbers)])
         if self.levels is not None:
-            for value, count in batch[part.cells[self.name].own].drop_nulls().value_counts().iter_rows():
+            for value, count in batch[self.name].drop_nulls().value_counts().iter_rows():
                 if word := str(value).strip():
                     self.levels[word] = self.levels.get(word, 0) + count
             if len(self.levels) > _MOST_LEVELS:
@@ -159,9 +157,9 @@ def look_at(source: RowSource) -> list[ColumnLook]:
             f"{source.name} must be a table with named columns to be inspected, got rows without"
         )
     columns = [ColumnLook(name=name) for name in source.columns]
-    for part, _, batch in source.table.batches((), _ROWS, words=source.columns):
+    for part, _, batch in source.table.batches(source.columns, _ROWS):
         for column in columns:
-            column.add(part, batch)
+            column.add(part.cells, batch)
     types = stored_types(source)
     return [column.finish(types[column.name]) for column in columns]
 

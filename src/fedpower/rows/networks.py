@@ -16,7 +16,7 @@ from fedpower.rows.fingerprint import StoredData, stored_files, stored_under
 from fedpower.rows.opening import Reading, existing, open_source
 from fedpower.rows.source import Extra, RowSource, pick_columns
 from fedpower.rows.tables import Table, TableSource, held_table
-from fedpower.rules.expressions import compiled, first_problem
+from fedpower.rules.expressions import compiled, problems_in
 from fedpower.rules.rules import Rule
 from fedpower.values import SparseBlock, Vector, is_sparse, pl, require_distinct, shown, sparse
 
@@ -247,8 +247,8 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Layers:
     labels = [*ends, *(name for name in rest if name == "layer")]
     types = {"one": pl.Int64, "other": pl.Int64, "weight": pl.Float64, "layer": pl.String}
     lines = [pl.DataFrame(schema=types)]
-    for part, row, batch in table.batches(numbers, _BATCH, words=labels):
-        texts = [batch[part.cells[name].own].cast(pl.String).str.strip_chars() for name in labels]
+    for part, row, batch in table.batches([*labels, *numbers], _BATCH, numbers=numbers):
+        texts = [batch[name].cast(pl.String).str.strip_chars() for name in labels]
         placed = [text.replace_strict(places, default=None, return_dtype=pl.Int64) for text in texts[:2]]
         odd = placed[0].is_null() | placed[1].is_null()
         if odd.any():  # whose name is not told
@@ -259,7 +259,7 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Layers:
         weight: pl.Expr = pl.lit(1.0)
         if numbers:
             made = compiled(Rule(column="weight"), part.cells, batch.schema, gaps=True, plain=True)
-            if first_problem(batch, made.problems) is not None:
+            if problems_in(batch, [made]):
                 raise InputError(f"weights of the edges of {part.name} must be numbers, got something else")
             weight = made.values[0]
         layer = texts[2] if texts[2:] else pl.lit("")

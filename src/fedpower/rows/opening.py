@@ -2,7 +2,6 @@
 
 import csv
 import os
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -38,9 +37,10 @@ from fedpower.rows.files import (
 )
 from fedpower.rows.plink import pgen_source, plink_source
 from fedpower.rows.source import Extra, RowSource
-from fedpower.rows.sql import SqlQuery, query_of, query_table
-from fedpower.rows.tables import Group, Part, Table, as_labels, frame_table, harmonised, is_lazy, table_source
+from fedpower.rows.sql import SqlQuery, query_table
+from fedpower.rows.tables import Table, as_labels, frame_table, harmonised, is_lazy, table_source
 from fedpower.sums.device import is_tensor, tensor_source
+from fedpower.toml import Part, read_toml
 from fedpower.values import is_sparse, shown
 
 _ARRAYS: dict[str, Callable[[Path, str], RowSource]] = {
@@ -51,11 +51,11 @@ _ARRAYS: dict[str, Callable[[Path, str], RowSource]] = {
     ".pgen": pgen_source,
 }
 for _suffix, _open_array in _ARRAYS.items():
-    FORMATS[_suffix] = Format(lambda path, name, make=_open_array, **_: make(path, name), is_table=False)
-FORMATS[".toml"] = Format(lambda path, name, **_: _described(path, name), is_table=False)
+    FORMATS[_suffix] = Format(lambda path, name, make=_open_array, **_: make(path, name), is_part=False)
+FORMATS[".toml"] = Format(lambda path, name, **_: _described(path, name), is_part=False)
 for _suffix in (".svm", ".libsvm", ".svmlight"):
     for _gz in ("", ".gz"):
-        FORMATS[_suffix + _gz] = Format(svmlight_source, is_table=False)
+        FORMATS[_suffix + _gz] = Format(svmlight_source, is_part=False)
 
 
 class Reading(TypedDict, total=False):
@@ -70,6 +70,54 @@ class Reading(TypedDict, total=False):
 
 
 _FORM, _HARMONY = ("separator", "decimal", "encoding"), ("rename", "factors", "offsets")
+_QUERY = ("query", "database", "user", "password_env", "password_file")
+
+
+class DataPlace(Part, frozen=True):
+    """Where rows are: a path, or a query to a database."""
+
+    path: str | None = None
+    separator: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+    query: str | None = None
+    database: str | None = None
+    user: str | None = None
+    password_env: str | None = None
+    password_file: str | None = None
+
+    def place(self, where: str, folder: Path) -> Path | SqlQuery:
+        """Return the path or the query, with paths relative to a folder; errors call this ``where``."""
+        given = [key for key in ("path", *_FORM, *_QUERY) if getattr(self, key) is not None]
+        form = "path" if {"query", "database"}.isdisjoint(given) else "query"
+        for key in ("path",) if form == "path" else ("query", "database"):
+            if key not in given:
+                raise InputError(f"{where} must have {key!r}, got none")
+        odd = [key for key in given if key in (_QUERY if form == "path" else ("path", *_FORM))]
+        if odd:
+            raise InputError(f"{where} must be a path or a query, got {odd[0]} with {form}")
+        if form == "path":
+            return folder / str(self.path)
+        return SqlQuery(**{key: getattr(self, key) for key in _QUERY}).within(folder)
+
+
+class Columns(Part, frozen=True):
+    """What columns are called in the study, and how they come to be in its units."""
+
+    rename: dict[str, str] | None = None
+    factors: dict[str, float] | None = None
+    offsets: dict[str, float] | None = None
+
+
+class _Description(Part, frozen=True):
+    data: DataPlace
+    columns: Columns = Columns()
+
+
+def reading_of(data: DataPlace, columns: Columns | None = None) -> Reading:
+    """Return how a table is read that files describe."""
+    parts = ((data, _FORM), (columns, _HARMONY))
+    return cast("Reading", {key: getattr(part, key) for part, keys in parts if part for key in keys})
 
 
 def open_source(
@@ -156,31 +204,17 @@ def _at(path: Path, name: str | None, form: TextForm, svmlight: Mapping[str, Any
     _, kind = format_of(existing(file))
     if kind is None:
         raise InputError(f"{path} must end in one of {', '.join(FORMATS)}, got '{path.suffix}'")
-    opened: Part | Table | RowSource = kind.open(file, name, form=form, sheet=sheet, **svmlight)
-    return Table(name=name, parts=(opened,)) if isinstance(opened, Part) else opened
+    opened: Table | RowSource = kind.open(file, name, form=form, sheet=sheet, **svmlight)
+    return opened
 
 
 def _described(path: Path, name: str) -> Table:
     """Return the table that a TOML file describes: a query or a path, and the names and units of columns."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        raise InputError(f"{name} must be a TOML file in UTF-8, got one that cannot be parsed") from None
-    data, columns = content.get("data"), content.get("columns", {})
-    if not isinstance(data, dict):
-        raise InputError(f"{name} must have a table [data] with query and database, or path, got none")
-    if not isinstance(columns, dict) or not columns.keys() <= set(_HARMONY):
-        raise InputError(f"[columns] of {name} must have only the keys {', '.join(_HARMONY)}, got another")
-    place, reading = data.get("path"), {key: data[key] for key in _FORM if key in data} | columns
-    if place is None:
-        given: Any = query_of(data, name=f"[data] of {name}", folder=path.parent)
-    else:
-        unknown = [key for key in data if key not in ("path", *_FORM)]
-        if unknown or not isinstance(place, str) or place.endswith(".toml"):
-            got = shown(unknown) if unknown else "another path"
-            raise InputError(f"[data] of {name} must have the path of rows and {', '.join(_FORM)}, got {got}")
-        given = path.parent / place
-    opened = _open(given, name, cast("Reading", reading))
+    file = read_toml(path, _Description, "the description of data")
+    if str(file.data.path).endswith(".toml"):
+        raise InputError(f"path in [data] of {name} must be that of rows, got another description")
+    place = file.data.place(f"[data] of {name}", path.parent)
+    opened = _open(place, name, reading_of(file.data, file.columns))
     if not isinstance(opened, Table):
         raise InputError(f"path in [data] of {name} must be that of a table, got a file of arrays")
     return opened
@@ -272,7 +306,7 @@ def split_by_group(
             name=f"silo '{label}' of {table.name}",
             columns=features,
             n_rows=count,
-            group=Group(column=column, value=label),
+            group=(column, label),
         )
         sources[label] = open_source(source, columns=columns, extra="drop")
     return sources
@@ -280,8 +314,8 @@ def split_by_group(
 
 def _count(table: Table, column: str) -> dict[str, int]:
     groups: Counter[str] = Counter()
-    for part, row, batch in table.batches((), _KEY_ROWS, words=(column,)):
-        labels = as_labels(batch[part.cells[column].own])
+    for _, row, batch in table.batches([column], _KEY_ROWS):
+        labels = as_labels(batch[column])
         missing = (labels.is_null() | (labels == "")).fill_null(value=True)
         if missing.any():
             first = row + int(missing.arg_max() or 0) + 1

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, installing
+from fedpower.errors import InputError, needed
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import Extra, RowSource, surplus_columns
 from fedpower.rows.units import FilledRows, with_gaps
@@ -171,12 +170,7 @@ def pgen_source(path: Path, name: str) -> PlinkSource:
         )
 
     def opened(start: int, stop: int) -> Any:
-        try:
-            reader = import_module("pgenlib").PgenReader
-        except ImportError:
-            raise InputError(
-                f"{name} must be read by Pgenlib, got none; run {installing('pgen')}, or write a .bed file"
-            ) from None
+        reader = needed("pgenlib", "pgen", f"{name} must be written as .bed, or read with").PgenReader
         subset = np.arange(start, stop, dtype=np.uint32)
         sizes = {"raw_sample_ct": len(samples), "variant_ct": len(variants)}
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -12,9 +12,9 @@ import numpy as np
 
 from fedpower.errors import CellError, InputError
 from fedpower.rows.source import Extra, RowSource, match_columns
-from fedpower.rows.tables import Part, Table, TableSource, numbers_and_words, refuse_first
+from fedpower.rows.tables import Table, TableSource, refuse_first
 from fedpower.rows.units import UnitRows, by_unit, features_of, keys_of
-from fedpower.rules.expressions import Cells, Problem, compiled, counted_problems, item_codes, staged
+from fedpower.rules.expressions import Cells, Problem, compiled, item_codes, problems_in, staged
 from fedpower.rules.rules import KNOWN, SECONDS, Rule, TableRules, require_alone
 from fedpower.values import Vector, pl, require_distinct, shown
 
@@ -128,19 +128,16 @@ def _problems_of(source: TableSource) -> list[str]:
     table = stored_table(source)
     rules = (rules_of_source(source) or TableRules(rules=()).completed(source.columns)).rules
     rules = tuple(rule for rule in rules if rule.kind != "drop")
-    numbers, words = numbers_and_words(rules)
+    columns = [name for rule in rules for name in rule.columns]
+    numbers = {name for rule in rules for name in rule.numbers}
     problems: dict[tuple[str, str, str], tuple[str, Problem, int, int]] = {}
     row = 0
-    for part, _, batch in table.batches(numbers, _ROWS, words=words):
-        made = [(rule, compiled(rule, part.cells, batch.schema)) for rule in rules]
-        listed = [(rule, problem) for rule, how in made for problem in how.problems]
-        ready = staged(batch, (how for _, how in made))
-        counts = counted_problems(ready, [problem for _, problem in listed])
-        for (rule, problem), (count, first) in zip(listed, counts, strict=True):
-            if count:
-                key = (rule.column, problem.must, problem.got)
-                called, known, total, at = problems.get(key, (rule.called, problem, 0, row + first + 1))
-                problems[key] = (called, known, total + count, at)
+    for part, _, batch in table.batches(columns, _ROWS, numbers=numbers):
+        plan = [compiled(rule, part.cells, batch.schema) for rule in rules]
+        for rule, problem, count, first in problems_in(staged(batch, plan), plan):
+            key = (rule.column, problem.must, problem.got)
+            called, known, total, at = problems.get(key, (rule.called, problem, 0, row + first + 1))
+            problems[key] = (called, known, total + count, at)
         row += len(batch)
     return [problem.sentence(called, count=count, row=at) for called, problem, count, at in problems.values()]
 
@@ -160,8 +157,10 @@ def _one_row_per_person(source: TableSource, rules: TableRules) -> UnitRows:
     labels = [name for name in source.table.columns if name not in cells]
     cells |= {name: Cells(own=name, dtype=pl.String()) for name in labels}
 
-    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        odd = [label for label in words if label != person]
+    places = {name: place for place, name in enumerate(rules.features)}
+
+    def read(columns: list[str], _: Collection[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        odd = [label for label in columns if label not in places and label != person]
         if odd:
             raise InputError(
                 f"{source.name} must have one row per person to be split or labelled by '{odd[0]}', got one "
@@ -170,7 +169,6 @@ def _one_row_per_person(source: TableSource, rules: TableRules) -> UnitRows:
         ratings = _ratings(source, rules)
         persons = ratings.group_by("key", maintain_order=True).agg(pl.col("name").first())
         known = ratings.filter(pl.col("item") >= 0)
-        places = {name: place for place, name in enumerate(rules.features)}
         starts = known["key"].search_sorted(persons["key"]).to_numpy()
         ends = np.append(starts[1:], len(known))
         items, values = known["item"].to_numpy(), known["value"].to_numpy()
@@ -181,11 +179,10 @@ def _one_row_per_person(source: TableSource, rules: TableRules) -> UnitRows:
             block = np.zeros((stop - start, len(places)))
             block[rows, 2 * items[part]] = values[part]
             block[rows, 2 * items[part] + 1] = KNOWN
-            made = {name: pl.Series(values=block[:, places[name]]) for name in numbers}
-            yield pl.DataFrame(made | dict.fromkeys(words, persons["name"][start:stop]))
+            made = {name: pl.Series(values=block[:, places[name]]) for name in columns if name != person}
+            yield pl.DataFrame(made | {person: persons["name"][start:stop]}).select(columns)
 
-    part = Part(name=source.name, cells=cells, read=read)
-    table = Table(name=source.name, parts=(part,), long_of=(source, rules))
+    table = Table(name=source.name, cells=cells, read=read, long_of=(source, rules))
     return by_unit(TableSource(name=source.name, table=table, columns=rules.features, n_rows=None), person)
 
 
@@ -197,22 +194,20 @@ def _ratings(source: TableSource, rules: TableRules) -> pl.DataFrame:
     three = (person, item, form.rating)
     types = {"item": pl.Int64, "value": pl.Float64, "name": pl.String, "key": pl.UInt64, "row": pl.Int64}
     parts = [pl.DataFrame(schema=types)]
-    for part, rows, batch in source.picked((), [rule.column for rule in three], _RATINGS):
+    for part, rows, batch in source.picked([rule.column for rule in three], _RATINGS):
         called = source.table.called(part, source.name)
-        made = [(rule, compiled(rule, part.cells, batch.schema)) for rule in three]
-        problems = [(rule, problem) for rule, how in made for problem in how.problems]
-        refuse_first(batch, problems, rows, called)
-        value, known = made[2][1].values[:2]
-        cells, persons = part.cells[item.column], batch[part.cells[person.column].own]
-        code = item_codes(cells, batch.schema[cells.own], form.rating.items).fill_null(-1)
+        plan = [compiled(rule, part.cells, batch.schema) for rule in three]
+        refuse_first(batch, plan, rows, called)
+        value, known = plan[2].values[:2]
+        code = item_codes(item.column, batch.schema[item.column], form.rating.items).fill_null(-1)
         numbers = batch.select(
             pl.when(known > 0).then(code).otherwise(-1).cast(pl.Int64).alias("item"),
             value.alias("value"),
-            pl.col(part.cells[person.column].own).cast(pl.String).alias("name"),
+            pl.col(person.column).cast(pl.String).alias("name"),
         )
-        keys = keys_of(persons, name=called, column=person.column, rows=rows)
-        places = np.arange(rows, rows + len(batch)) if isinstance(rows, int) else rows
-        parts.append(numbers.with_columns(pl.Series("key", keys), pl.Series("row", places)))
+        keys = keys_of(batch[person.column], name=called, column=person.column, rows=rows)
+        places = pl.Series("row", rows + np.arange(len(batch)) if isinstance(rows, int) else rows, pl.Int64)
+        parts.append(numbers.with_columns(pl.Series("key", keys), places))
     ratings = pl.concat(parts).sort("key", "item", "row")
     again = (pl.col("item") >= 0) & ~pl.struct("key", "item").is_first_distinct()
     twice = ratings.filter(again)["row"].min()

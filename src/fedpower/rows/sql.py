@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
 import re
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +21,7 @@ import numpy as np
 
 from fedpower.errors import InputError, installing
 from fedpower.rows.source import UNWATCHED, Watch, not_a_number, other_rows, require_shape
-from fedpower.rows.tables import Part, Table, as_texts
+from fedpower.rows.tables import Table, as_texts
 from fedpower.rules.expressions import Cells
 from fedpower.values import pl, require_distinct
 
@@ -151,6 +150,14 @@ class SqlQuery:
     def text(self) -> str:
         return self.query.rstrip().rstrip(";").rstrip()
 
+    def within(self, folder: Path) -> SqlQuery:
+        """Return the query with paths relative to a folder."""
+        database, secret = self.database, self.password_file
+        if self.address.path is not None:
+            path = str(folder / self.address.path).replace("%", "%25")
+            database = f"{self.address.kind}:///{path}"
+        return replace(self, database=database, password_file=secret and folder / secret)
+
     def password(self) -> str | None:
         """Return the password from its variable or file; None where libpq looks it up."""
         if self.password_env is not None:
@@ -165,30 +172,6 @@ class SqlQuery:
         if not password or "\0" in password:
             raise InputError(f"{where} must hold the database's password, got none there")
         return password
-
-
-def query_of(data: Mapping[str, Any], *, name: str, folder: Path | None = None) -> SqlQuery:
-    """Return the query that a mapping describes, relative paths in it within the folder."""
-    keys = [field.name for field in fields(SqlQuery)]
-    if "password" in data:
-        raise InputError(f"{name} must not hold a password, got one; give password_env or password_file")
-    unknown = next((str(key) for key in data if key not in keys), None)
-    if unknown is not None:
-        near = difflib.get_close_matches(unknown, keys)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise InputError(f"{name} must describe a query by {', '.join(keys)}, got '{unknown}'{hint}")
-    for key in ("query", "database"):
-        if key not in data:
-            raise InputError(f'{name} must give {key}, got none; add {key} = "…"')
-    given = dict(data)
-    if folder is not None and isinstance(given["database"], str):
-        address = parse_address(given["database"])
-        if address.path is not None:
-            path = str(folder / address.path).replace("%", "%25")
-            given["database"] = f"{address.kind}:///{path}"
-        if isinstance(given.get("password_file"), str) and given["password_file"]:
-            given["password_file"] = str(folder / given["password_file"])
-    return SqlQuery(**given)
 
 
 # --- connections ------------------------------------------------------------------------------------------
@@ -359,7 +342,7 @@ class StoredQuery:
             frame = pl.DataFrame(cursor.adbc_execute_schema(self._statement).empty_table())
         return dict(zip(schema.names, frame.dtypes, strict=True))
 
-    def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+    def read(self, columns: list[str], numbers: Collection[str], max_rows: int) -> Iterator[pl.DataFrame]:
         n_rows, total = 0, np.zeros(_LANES, dtype=np.uint64)
         with (
             connected(self.query, self.name) as connection,
@@ -367,7 +350,7 @@ class StoredQuery:
             closing(connection.cursor()) as cursor,
         ):
             batches = self._sqlite_batches if self._is_sqlite else self._typed_batches
-            for batch, lines in batches(cursor, numbers, words, max_rows):
+            for batch, lines in batches(cursor, columns, numbers, max_rows):
                 if self._watched:
                     digests = b"".join(hashlib.blake2b(line.encode()).digest() for line in lines())
                     parts = np.frombuffer(digests, dtype="<u8").reshape(-1, _LANES)
@@ -383,7 +366,9 @@ class StoredQuery:
                 raise other_rows(self.name)
             self._digest = digest
 
-    def _sqlite_batches(self, cursor: Any, numbers: list[str], words: list[str], max_rows: int) -> Batches:
+    def _sqlite_batches(
+        self, cursor: Any, columns: list[str], numbers: Collection[str], max_rows: int
+    ) -> Batches:
         cursor.execute(self._statement)
         row = 0
         while rows := cursor.fetchmany(max_rows):
@@ -393,14 +378,18 @@ class StoredQuery:
                 if odd is not None:
                     kind = "text" if isinstance(cells[name][odd], str) else "blob"
                     raise not_a_number(self.name, name, kind, row + odd)
-            made = {name: pl.Series(values=cells[name], dtype=pl.Float64, strict=False) for name in numbers}
-            yield (
-                pl.DataFrame(made | {name: as_texts(cells[name]) for name in words}),
-                partial(map, repr, rows),
-            )
+            made = {
+                name: pl.Series(values=cells[name], dtype=pl.Float64, strict=False)
+                if name in numbers
+                else as_texts(cells[name])
+                for name in columns
+            }
+            yield pl.DataFrame(made), partial(map, repr, rows)
             row += len(rows)
 
-    def _typed_batches(self, cursor: Any, numbers: list[str], words: list[str], max_rows: int) -> Batches:
+    def _typed_batches(
+        self, cursor: Any, columns: list[str], numbers: Collection[str], max_rows: int
+    ) -> Batches:
         if self.query.address.path is None:
             size = min(max(8 * len(self.columns) * max_rows, 2**16), 2**24)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(size)})
@@ -408,7 +397,7 @@ class StoredQuery:
         for received in cursor.fetch_record_batch():
             frame = pl.DataFrame(received)
             frame.columns = list(self.columns)
-            yield frame.select([*numbers, *words]), partial(_lines, frame)
+            yield frame.select(columns), partial(_lines, frame)
 
     def watch_cells(self) -> None:
         """Require every pass from now on to be over the same cells, and keep their digest."""
@@ -418,7 +407,7 @@ class StoredQuery:
         self.watch_cells()
         watch.saw(0)
         if self._digest is None:
-            for _ in self.read([], [], _DIGEST_ROWS):
+            for _ in self.read(list(self.columns)[:1], (), _DIGEST_ROWS):
                 pass
         return str(self._digest)
 
@@ -435,4 +424,4 @@ def query_table(query: SqlQuery, name: str) -> Table:
     """Return the table of a query, after its database was asked for the columns."""
     stored = StoredQuery(query, name)
     cells = {column: Cells(own=column, dtype=dtype) for column, dtype in stored.columns.items()}
-    return Table(name=name, parts=(Part(name=name, cells=cells, read=stored.read),), query=stored)
+    return Table(name=name, cells=cells, read=stored.read, query=stored)

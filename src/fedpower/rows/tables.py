@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, require
+from fedpower.errors import CellError, InputError, require
 from fedpower.rows.source import Extra, pick_columns, require_shape
-from fedpower.rules.expressions import Cells, Compiled, Problem, compiled, first_problem, staged
+from fedpower.rules.expressions import Cells, Compiled, compiled, problems_in, staged
 from fedpower.rules.rules import Rule, TableRules
 from fedpower.values import Block, Matrix, is_number, pl, require_distinct, shown
 
@@ -23,80 +23,59 @@ if TYPE_CHECKING:
 Rows = int | NDArray[np.int64]
 """The number of the first of some rows, from 0, or of each of them."""
 
-Read = Callable[[list[str], list[str], int], "Iterator[pl.DataFrame]"]
-"""From the own names of columns of numbers and of words, and a number of rows, to raw batches of both."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
-    """One stored piece of a table: a file, a frame in memory, a query."""
-
-    name: str
-    cells: Mapping[str, Cells]
-    read: Read
-    n_rows: int | None = None
-    path: Path | None = None
-    keys: Mapping[str, Any] = field(default_factory=dict)  # from the names of folders, as Hive writes them
+Read = Callable[[list[str], Collection[str], int], "Iterator[pl.DataFrame]"]
+"""From own names of columns, those of them that hold numbers, and a number of rows to raw batches."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
-    """A stored table in one part or several, and what its columns are called in the study."""
+    """A stored table, whole or in parts: files, a frame, a query; its columns by their names in the study."""
 
     name: str
-    parts: tuple[Part, ...]
+    cells: Mapping[str, Cells]
+    read: Read | None = None
+    n_rows: int | None = None
+    path: Path | None = None
+    keys: Mapping[str, Any] = field(default_factory=dict)  # from the names of folders, as Hive writes them
+    parts: tuple[Table, ...] = ()
     query: Any = None  # of a database: what digests its cells
     sheet: str | None = None
     long_of: tuple[TableSource, TableRules] | None = None  # what one row per person was made from
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(self.parts[0].cells)
-
-    @property
-    def cells(self) -> Mapping[str, Cells]:
-        return self.parts[0].cells
-
-    @property
-    def n_rows(self) -> int | None:
-        counts = [part.n_rows for part in self.parts]
-        return None if None in counts else sum(count or 0 for count in counts)
+        return tuple(self.cells)
 
     def batches(
-        self, numbers: Sequence[str], max_rows: int, *, words: Sequence[str] = ()
-    ) -> Iterator[tuple[Part, int, pl.DataFrame]]:
-        """Yield each raw batch with its part and its first row there; columns have their own names."""
-        for part in self.parts:
+        self, columns: Sequence[str], max_rows: int, *, numbers: Collection[str] = ()
+    ) -> Iterator[tuple[Table, int, pl.DataFrame]]:
+        """Yield each raw batch with the part that it is from and its first row there."""
+        for part in self.parts or (self,):
+            assert part.read is not None, "it has no parts"
+            named = {part.cells[name].own: name for name in columns}
+            keys = [pl.lit(value, dtype=pl.String()).alias(named[key])
+                    for key, value in part.keys.items() if key in named]  # fmt: skip
+            # The number of rows is wanted even without a column, of whatever one.
+            stored = [own for own in named if own not in part.keys] or [next(iter(part.cells.values())).own]
+            typed = {part.cells[name].own for name in numbers}
             row = 0
-            own = [part.cells[name].own for name in numbers]
-            others = dict.fromkeys(part.cells[name].own for name in words)
-            stored = [name for name in own if name not in part.keys]
-            more = [name for name in others if name not in own and name not in part.keys]
-            if not stored and not more:  # the number of rows is wanted still, of whatever column
-                more = [next(iter(part.cells.values())).own]
-            keys = [pl.lit(value, dtype=pl.String()).alias(key) for key, value in part.keys.items()]
-            for batch in part.read(stored, more, max_rows):
+            for batch in part.read(stored, typed, max_rows):
                 if len(batch):
-                    yield part, row, batch.with_columns(keys) if keys else batch
+                    yield part, row, batch.rename(named, strict=False).with_columns(keys)
                 row += len(batch)
                 del batch  # or two batches are held while the next one is read
 
-    def called(self, part: Part, name: str) -> str:
+    def called(self, part: Table, name: str) -> str:
         """Return what a sentence about a part's row calls it: by its file, where there are several."""
-        return name if len(self.parts) == 1 else part.name
+        return part.name if self.parts else name
 
 
 def harmonised(
     table: Table, rename: Mapping[str, str], factors: Mapping[str, float], offsets: Mapping[str, float]
 ) -> Table:
     """Return a table in the study's names and units: a cell x counts as factor · x + offset."""
-    is_mapping = isinstance(rename, Mapping)
-    columns = tuple(rename.get(own, own) for own in table.columns) if is_mapping else ()
-    for label, given, known in (
-        ("rename", rename, table.columns),
-        ("factors", factors, columns),
-        ("offsets", offsets, columns),
-    ):
+    known = table.columns
+    for label, given in (("rename", rename), ("factors", factors), ("offsets", offsets)):
         is_mapping = isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
         require(is_mapping, label, "a mapping from names of columns", type(given).__name__)
         for name, value in given.items():
@@ -111,26 +90,20 @@ def harmonised(
             raise InputError(
                 f"{label} must be of columns of {table.name}, got {shown(unknown)}, not {shown(known, 40)}"
             )
-    require_distinct(f"{table.name}, renamed,", columns)
+        if label == "rename":
+            known = tuple(rename.get(own, own) for own in known)
+            require_distinct(f"{table.name}, renamed,", known)
 
-    def converted(part: Part) -> Part:
+    def converted(part: Table) -> Table:
         made = {}
         for own, cells in part.cells.items():
             name = rename.get(own, own)
             factor = float(factors.get(name, 1.0))
             offset = cells.offset * factor + float(offsets.get(name, 0.0))
             made[name] = replace(cells, factor=cells.factor * factor, offset=offset)
-        return replace(part, cells=made)
+        return replace(part, cells=made, parts=tuple(map(converted, part.parts)))
 
-    return replace(table, parts=tuple(map(converted, table.parts)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """The rows whose cell in a column is this text."""
-
-    column: str
-    value: str
+    return converted(table)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,7 +114,7 @@ class TableSource:
     table: Table
     columns: tuple[str, ...]
     n_rows: int | None
-    group: Group | None = None
+    group: tuple[str, str] | None = None  # the rows whose cell in a column is this text
     gaps: bool = False
     rules: TableRules | None = None
     others: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
@@ -174,17 +147,15 @@ class TableSource:
         return replace(self, columns=columns)
 
     def picked(
-        self, numbers: Sequence[str], words: Sequence[str], max_rows: int
-    ) -> Iterator[tuple[Part, Rows, pl.DataFrame]]:
+        self, columns: Sequence[str], max_rows: int, *, numbers: Collection[str] = ()
+    ) -> Iterator[tuple[Table, Rows, pl.DataFrame]]:
         """Yield raw batches of the rows of the group, and their numbers."""
-        group = self.group
-        words = words if group is None else (*words, group.column)
-        for part, row, batch in self.table.batches(numbers, max_rows, words=words):
-            if group is None:
-                yield part, row, batch
-                continue
-            same = as_labels(batch[part.cells[group.column].own]) == group.value
-            rows = np.flatnonzero(same.fill_null(value=False).to_numpy())
+        if self.group is None:
+            yield from self.table.batches(columns, max_rows, numbers=numbers)
+            return
+        column, value = self.group
+        for part, row, batch in self.table.batches([*columns, column], max_rows, numbers=numbers):
+            rows = (as_labels(batch[column]) == value).arg_true().to_numpy()
             if rows.size:
                 yield part, row + rows, batch[rows]
 
@@ -192,18 +163,18 @@ class TableSource:
         rules = [Rule(column=name) for name in self.columns]
         if self.rules is not None:
             rules = [rule for rule in self.rules.rules if not set(self.columns).isdisjoint(rule.features)]
-        numbers, words = numbers_and_words(rules)
-        words += [] if label is None else [label]
+        columns = [name for rule in rules for name in rule.columns] + ([] if label is None else [label])
+        numbers = {name for rule in rules for name in rule.numbers}
         others = {rule.column: 0 for rule in rules if f"{rule.column}=other" in self.columns}
-        plans: dict[Any, list[tuple[Rule, Compiled]]] = {}
+        plans: dict[Any, list[Compiled]] = {}
         seen = 0
-        for part, rows, batch in self.picked(numbers, words, max_rows):
+        for part, rows, batch in self.picked(columns, max_rows, numbers=numbers):
             seen += len(batch)
-            cells = None if label is None else batch[part.cells[label].own]
+            cells = None if label is None else batch[label]
             key = (part.name, *batch.dtypes)  # text may come as numbers first
             if key not in plans:
-                how, schema = {"gaps": self.gaps, "plain": self.rules is None}, batch.schema
-                plans[key] = [(rule, compiled(rule, part.cells, schema, **how)) for rule in rules]
+                how = {"gaps": self.gaps, "plain": self.rules is None}
+                plans[key] = [compiled(rule, part.cells, batch.schema, **how) for rule in rules]
             block = self._block(part, rows, batch, plans[key])
             for column in others:
                 others[column] += int(np.count_nonzero(block[:, self.columns.index(f"{column}=other")]))
@@ -212,43 +183,31 @@ class TableSource:
         require_shape(self.name, seen, self.n_features)
         self.others.update({column: (count, seen) for column, count in others.items()})
 
-    def _block(
-        self, part: Part, rows: Rows, batch: pl.DataFrame, plan: Sequence[tuple[Rule, Compiled]]
-    ) -> Matrix:
+    def _block(self, part: Table, rows: Rows, batch: pl.DataFrame, plan: Sequence[Compiled]) -> Matrix:
         """Return the features of a batch; a column that is not finite is searched for uncovered cells."""
         values = {
             name: value.alias(name)
-            for rule, made in plan
-            for name, value in zip(rule.features, made.values, strict=True)
+            for made in plan
+            for name, value in zip(made.rule.features, made.values, strict=True)
         }
-        ready = staged(batch, (made for _, made in plan))
+        ready = staged(batch, plan)
         block: Matrix = ready.select([values[name] for name in self.columns]).to_numpy(order="c")
         with np.errstate(over="ignore", invalid="ignore"):
             odd = ~np.isfinite(block.sum(axis=0))
         if odd.any():
             names = {name for name, is_odd in zip(self.columns, odd, strict=True) if is_odd}
-            rules = [(rule, made) for rule, made in plan if names.intersection(rule.features)]
-            problems = [(rule, problem) for rule, made in rules for problem in made.problems]
-            refuse_first(ready, problems, rows, self.table.called(part, self.name))
+            doubted = [made for made in plan if names.intersection(made.rule.features)]
+            refuse_first(ready, doubted, rows, self.table.called(part, self.name))
         return block
 
 
-def numbers_and_words(rules: Sequence[Rule]) -> tuple[list[str], list[str]]:
-    """Return the columns whose cells rules read as numbers, and those that they read as text."""
-    numbers = [name for rule in rules for name in rule.columns if rule.is_plain or name == rule.margin]
-    return numbers, [name for rule in rules for name in rule.columns if name not in numbers]
-
-
-def refuse_first(
-    batch: pl.DataFrame, problems: Sequence[tuple[Rule, Problem]], rows: Rows, called: str
-) -> None:
+def refuse_first(batch: pl.DataFrame, plan: Sequence[Compiled], rows: Rows, called: str) -> None:
     """Refuse the first row of a staged batch with a cell that no rule covers."""
-    found = first_problem(batch, [problem for _, problem in problems])
-    if found is not None:
-        place, which = found
-        rule, problem = problems[which]
+    found = problems_in(batch, plan)
+    if found:
+        rule, problem, _, place = min(found, key=lambda each: each[-1])
         row = rows + place if isinstance(rows, int) else int(rows[place])
-        raise problem.error(f"{rule.called} of {called}", row + 1)
+        raise CellError(problem.sentence(f"{rule.called} of {called}", count=1, row=row + 1))
 
 
 def table_source(table: Table) -> TableSource:
@@ -299,9 +258,9 @@ def polars_runs(name: str, must: str) -> Iterator[None]:
 def lazy_read(scan: Callable[[], pl.LazyFrame], name: str, must: str) -> Read:
     """Return what reads a query again in every pass, in order, in bounded memory."""
 
-    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+    def read(columns: list[str], _: Collection[str], max_rows: int) -> Iterator[pl.DataFrame]:
         with polars_runs(name, must):
-            frame = scan().select([*numbers, *words])
+            frame = scan().select(columns)
             yield from frame.collect_batches(chunk_size=max_rows, maintain_order=True)
 
     return read
@@ -357,11 +316,10 @@ def is_lazy(data: Any) -> bool:
 def held_table(frame: pl.DataFrame, name: str, cells: Mapping[str, Cells] | None = None) -> Table:
     """Return the table of a frame in memory."""
 
-    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        return frame.select([*numbers, *words]).iter_slices(max_rows)
+    def read(columns: list[str], _: Collection[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        return frame.select(columns).iter_slices(max_rows)
 
-    cells = cells_of(frame.schema) if cells is None else cells
-    return Table(name=name, parts=(Part(name=name, cells=cells, read=read, n_rows=len(frame)),))
+    return Table(name=name, cells=cells or cells_of(frame.schema), read=read, n_rows=len(frame))
 
 
 def _lazy_table(frame: pl.LazyFrame, name: str) -> Table:
@@ -373,8 +331,7 @@ def _lazy_table(frame: pl.LazyFrame, name: str) -> Table:
         raise InputError(
             f"{name} must be a query that Polars can stream, got one that cannot; give its collect()"
         )
-    read = lazy_read(lambda: frame, name, must)
-    return Table(name=name, parts=(Part(name=name, cells=cells_of(schema), read=read),))
+    return Table(name=name, cells=cells_of(schema), read=lazy_read(lambda: frame, name, must))
 
 
 def _dataset_table(dataset: Any, name: str) -> Table:
@@ -384,13 +341,13 @@ def _dataset_table(dataset: Any, name: str) -> Table:
         schema = pl.DataFrame(dataset.schema.empty_table()).schema
     few = {"batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
 
-    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+    def read(columns: list[str], _: Collection[str], max_rows: int) -> Iterator[pl.DataFrame]:
         with polars_runs(name, must):
-            for batch in dataset.to_batches(columns=[*numbers, *words], batch_size=max_rows, **few):
+            for batch in dataset.to_batches(columns=columns, batch_size=max_rows, **few):
                 yield from pl.DataFrame(batch).iter_slices(max_rows)
 
     cells = cells_of(schema, without=pandas_index(dataset.schema.pandas_metadata))
-    return Table(name=name, parts=(Part(name=name, cells=cells, read=read),))
+    return Table(name=name, cells=cells, read=read)
 
 
 def _pandas_table(frame: Any, name: str) -> Table:

@@ -149,9 +149,9 @@ class UnitRows(OverRows):
             yield self._keys
             return
         assert isinstance(self.rows, TableSource)
-        for part, rows, batch in self.rows.picked((), (self.label,), _ID_ROWS):
+        for part, rows, batch in self.rows.picked([self.label], _ID_ROWS):
             called = self.rows.table.called(part, self.rows.name)
-            yield keys_of(batch[part.cells[self.label].own], name=called, column=self.label, rows=rows)
+            yield keys_of(batch[self.label], name=called, column=self.label, rows=rows)
 
     def _with_keys(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
         if self._keys is None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from fedpower.errors import CellError
 from fedpower.rules.rules import KNOWN, LEVEL, OTHER, SECONDS, Rule
 from fedpower.values import LARGEST_EXACT, pl
 
@@ -58,39 +57,30 @@ class Problem:
         where = f"in {count} cells, the first at row {row}" if count > 1 else f"at row {row}"
         return f"{called} must {self.must}, got {self.got} {where}; {self.advice}"
 
-    def error(self, called: str, row: int) -> CellError:
-        """Return it as the error about its first row."""
-        return CellError(self.sentence(called, count=1, row=row))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """One expression for each feature of a rule, and its problems, over a batch with its stages."""
 
+    rule: Rule
     values: list[pl.Expr]
     problems: list[Problem]
     stages: dict[str, pl.Expr] = field(default_factory=dict)
 
 
-def staged(batch: pl.DataFrame, made: Iterable[Compiled]) -> pl.DataFrame:
+def staged(batch: pl.DataFrame, plan: Iterable[Compiled]) -> pl.DataFrame:
     """Return a raw batch with what several expressions of some rules start from."""
-    stages = [stage.alias(name) for rule in made for name, stage in rule.stages.items()]
-    return batch.with_columns(stages) if stages else batch
+    return batch.with_columns(stage.alias(name) for made in plan for name, stage in made.stages.items())
 
 
-def counted_problems(batch: pl.DataFrame, problems: Sequence[Problem]) -> list[tuple[int, int]]:
-    """Return of each problem how many rows of a staged batch have it, and the first of them."""
-    counts = [problem.where.sum().alias(f"n{place}") for place, problem in enumerate(problems)]
-    firsts = [problem.where.arg_true().first().alias(f"{place}") for place, problem in enumerate(problems)]
-    row = batch.lazy().select([*counts, *firsts]).collect().row(0) if problems else ()
-    half = len(problems)
-    return [(int(count or 0), int(first or 0)) for count, first in zip(row[:half], row[half:], strict=True)]
-
-
-def first_problem(batch: pl.DataFrame, problems: Sequence[Problem]) -> tuple[int, int] | None:
-    """Return the first row of a staged batch with a problem and the first of its problems, or None."""
-    counted = enumerate(counted_problems(batch, problems))
-    return min(((first, place) for place, (count, first) in counted if count), default=None)
+def problems_in(batch: pl.DataFrame, plan: Iterable[Compiled]) -> list[tuple[Rule, Problem, int, int]]:
+    """Return the problems of a staged batch with their rules, how many rows have them, and the first row."""
+    listed = [(made.rule, problem) for made in plan for problem in made.problems]
+    counts = [problem.where.sum().alias(f"n{place}") for place, (_, problem) in enumerate(listed)]
+    firsts = [problem.where.arg_true().first().alias(f"{place}") for place, (_, problem) in enumerate(listed)]
+    row = batch.lazy().select([*counts, *firsts]).collect().row(0) if listed else ()
+    found = zip(listed, row, row[len(listed) :], strict=False)
+    return [(*of, int(count), int(first)) for of, count, first in found if count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +102,9 @@ def compiled(
     plain: bool = False,
 ) -> Compiled:
     """Return a rule as expressions over raw batches of this schema; ``plain`` where nobody gave one."""
-    own = [cells[name] for name in rule.columns]
-    types = [schema[stored.own] for stored in own]
     if rule.kind == "comparison":
-        return _comparisons(rule, own, types)
-    column = _READERS[rule.kind](rule, own[0], types[0], plain)
+        return _comparisons(rule, cells, schema)
+    column = _READERS[rule.kind](rule, cells[rule.column], schema[rule.column], plain)
     problems = list(column.problems)
     counts_for_nothing = gaps and rule.may_have_gaps
     if not (rule.covers_missing or counts_for_nothing) and rule.features:
@@ -140,29 +128,29 @@ def compiled(
         if rule.range is not None:
             value = value.clip(*rule.range)
         values = [value, *([column.missing.cast(pl.Float64)] if rule.indicator else [])]
-    return Compiled(values=values, problems=problems, stages=column.stages)
+    return Compiled(rule=rule, values=values, problems=problems, stages=column.stages)
 
 
 # --- numbers ----------------------------------------------------------------------------------------------
 
 
 def _numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    cell = pl.col(cells.own)
+    cell = pl.col(rule.column)
     if dtype == pl.Null:
         return _Column(cell.cast(pl.Float64), cell.is_null())
     if _is_text(dtype) and (cells.decimal or not plain):
         column = _text_numbers(rule, cells, dtype, plain)
     elif not (dtype.is_numeric() or dtype == pl.Boolean):
-        return _nothing(rule, cells, dtype, plain)
+        return _nothing(rule, dtype, plain)
     else:
-        column = _typed_numbers(rule, cells, dtype, plain)
+        column = _typed_numbers(rule, dtype, plain)
     value = column.value * cells.factor + cells.offset if cells.converts else column.value
     infinite = Problem("hold finite numbers", "an infinite value", value.is_infinite() & ~column.missing)
     return replace(column, value=value, problems=(*column.problems, infinite))
 
 
-def _typed_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    cell = pl.col(cells.own)
+def _typed_numbers(rule: Rule, dtype: Any, plain: bool) -> _Column:
+    cell = pl.col(rule.column)
     value: pl.Expr = cell.cast(pl.Float64)
     problems: tuple[Problem, ...] = ()
     if dtype in (pl.Int64, pl.UInt64, pl.Int128):
@@ -186,7 +174,7 @@ def _typed_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column
 
 
 def _text_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    text = _decoded(cells, dtype).str.strip_chars()
+    text = _decoded(rule.column, dtype).str.strip_chars()
     missing = text.is_null() | text.is_in([*_NO_NUMBERS, *rule.missing_words])
     pointed = text
     if cells.decimal == ",":
@@ -218,8 +206,8 @@ def _no_number(rule: Rule, got: str, where: pl.Expr) -> Problem:
     return Problem("hold numbers", got, where, advice)
 
 
-def _nothing(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    cell = pl.col(cells.own)
+def _nothing(rule: Rule, dtype: Any, plain: bool) -> _Column:
+    cell = pl.col(rule.column)
     got, everywhere = f"type {dtype}", cell.is_null().or_(True) if plain else cell.is_not_null()
     if rule.kind == "date":
         problem = Problem("hold dates, for its rule says so", got, cell.is_not_null())
@@ -242,16 +230,16 @@ def _is_text(dtype: Any) -> bool:
     return bool(dtype in (pl.String, pl.Categorical, pl.Enum))
 
 
-def _decoded(cells: Cells, dtype: Any) -> pl.Expr:
-    cell = pl.col(cells.own)
+def _decoded(column: str, dtype: Any) -> pl.Expr:
+    cell = pl.col(column)
     if dtype.is_float():
         cell = cell.fill_nan(None)
     return cell if dtype == pl.String else cell.cast(pl.String, strict=False)
 
 
-def _text(cells: Cells, dtype: Any, missing: Sequence[str] = (), words: Sequence[str] = ()) -> pl.Expr:
+def _text(column: str, dtype: Any, missing: Sequence[str] = (), words: Sequence[str] = ()) -> pl.Expr:
     """Return cells as text without blanks around them, 1.0 as 1, null where they are missing."""
-    text = _decoded(cells, dtype).str.strip_chars()
+    text = _decoded(column, dtype).str.strip_chars()
     if dtype.is_float() or any(word[:1] in "+-0123456789" for word in (*missing, *words) if word):
         text = text.str.replace(_WHOLE, "$1")
     return pl.when(~text.is_in(["", *missing])).then(text)
@@ -269,14 +257,14 @@ def codes(text: pl.Expr, words: Sequence[str]) -> pl.Expr:
     return text.replace_strict(places, default=None, return_dtype=pl.Float64)
 
 
-def item_codes(cells: Cells, dtype: Any, items: Sequence[str]) -> pl.Expr:
+def item_codes(column: str, dtype: Any, items: Sequence[str]) -> pl.Expr:
     """Return the place of each cell among items; null for those that do not count."""
-    return codes(_text(cells, dtype, words=items), items)
+    return codes(_text(column, dtype, words=items), items)
 
 
 def _levels(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     """Return the place of each cell among the levels, one after them for other words."""
-    text = _text(cells, dtype, rule.missing_words, rule.levels)
+    text = _text(rule.column, dtype, rule.missing_words, rule.levels)
     places = {word: place for place, word in enumerate((*rule.levels, OTHER))}
     code = text.replace_strict(places, default=places[OTHER], return_dtype=pl.Int32)
     missing = None if rule.missing is None else places[str(rule.missing)]
@@ -292,7 +280,7 @@ def _words(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     else:
         meant = dict.fromkeys(_YES, 1.0) | dict.fromkeys(_NO, 0.0)
         must = "hold yes or no (true or false, 1 or 0) and nothing else"
-    words = _text(cells, dtype, rule.missing_words, tuple(meant))
+    words = _text(rule.column, dtype, rule.missing_words, tuple(meant))
     text, stages = _staged(rule, words if rule.kind == "ordered" else words.str.to_lowercase())
     value = text.replace_strict(meant, default=None, return_dtype=pl.Float64)
     wrong = text.is_not_null() & value.is_null()
@@ -301,18 +289,18 @@ def _words(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
 
 
 def _names(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    text = _text(cells, dtype)
+    text = _text(rule.column, dtype)
     problem = Problem(f"name the {rule.kind} in every row", "nothing", text.is_null(), "leave that row out")
     return _Column(text, pl.lit(value=False), (problem,))
 
 
 def _dates(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    cell, stages = pl.col(cells.own), dict[str, pl.Expr]()
+    cell, stages = pl.col(rule.column), dict[str, pl.Expr]()
     missing, problems = cell.is_null(), tuple[Problem, ...]()
     if dtype == pl.Null:
         return _Column(cell.cast(pl.Float64), missing)
     if _is_text(dtype):
-        text, stages = _staged(rule, _text(cells, dtype, rule.missing_words))
+        text, stages = _staged(rule, _text(rule.column, dtype, rule.missing_words))
         moments, missing = _parsed(text, rule.format), text.is_null()
         must = f"hold dates written as {rule.format or '2000-01-31, or 2000-01-31 23:59'}"
         advice = "give its rule their format, or list the word in missing_words"
@@ -322,7 +310,7 @@ def _dates(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
         moments = cell.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if zone else cell
         moments = moments.cast(pl.Datetime("us"))
     else:
-        return _nothing(rule, cells, dtype, plain)
+        return _nothing(rule, dtype, plain)
     origin = (datetime.fromisoformat(rule.origin) - datetime(1970, 1, 1)).total_seconds()
     since = moments.dt.epoch("us").cast(pl.Float64) / 1e6 - origin
     return _Column(since / SECONDS[rule.unit], missing, problems, stages)
@@ -340,9 +328,9 @@ def _parsed(text: pl.Expr, written: str) -> pl.Expr:
     return pl.when(rest.is_null()).then(day.cast(pl.Datetime("us"))).otherwise(day.dt.combine(time))
 
 
-def _comparisons(rule: Rule, cells: Sequence[Cells], types: Sequence[Any]) -> Compiled:
+def _comparisons(rule: Rule, cells: Mapping[str, Cells], schema: Mapping[str, Any]) -> Compiled:
     """Return e_winner − e_loser, item by item, and the outcome after it: the margin, or 1."""
-    winner, loser = (_text(stored, dtype) for stored, dtype in zip(cells[:2], types[:2], strict=True))
+    winner, loser = (_text(name, schema[name]) for name in rule.columns[:2])
     won, lost = codes(winner, rule.levels), codes(loser, rule.levels)
     missing = winner.is_null() | loser.is_null()
     unknown, leave = won.is_null() | lost.is_null(), "leave that row out"
@@ -354,7 +342,8 @@ def _comparisons(rule: Rule, cells: Sequence[Cells], types: Sequence[Any]) -> Co
     ]
     outcome: pl.Expr = pl.when(won != lost).then(1.0)
     if rule.margin:
-        column = _numbers(rule, cells[2], types[2], plain=False)
+        margin = Rule(column=rule.margin)
+        column = _numbers(margin, cells[rule.margin], schema[rule.margin], plain=False)
         wrong = pl.any_horizontal(problem.where.fill_null(value=False) for problem in column.problems)
         must = f"have a number in '{rule.margin}'"
         problems.append(Problem(must, "nothing", column.missing, leave))
@@ -364,7 +353,7 @@ def _comparisons(rule: Rule, cells: Sequence[Cells], types: Sequence[Any]) -> Co
         pl.when(won != lost).then((won == place).cast(pl.Float64) - (lost == place).cast(pl.Float64))
         for place in range(len(rule.levels))
     ]
-    return Compiled(values=[*signed, outcome], problems=problems)
+    return Compiled(rule=rule, values=[*signed, outcome], problems=problems)
 
 
 _READERS: dict[str, Callable[[Rule, Cells, Any, bool], _Column]] = {

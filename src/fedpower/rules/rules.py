@@ -157,8 +157,11 @@ class Rule:
         return float(self.missing)
 
     @property
-    def is_plain(self) -> bool:
-        return self.kind in ("number", "rating") and not self.missing_words and not self.items
+    def numbers(self) -> tuple[str, ...]:
+        """Its columns whose cells are read as numbers, where a text may be parsed so."""
+        if self.kind in ("number", "rating") and not self.missing_words and not self.items:
+            return self.columns
+        return (self.margin,) if self.margin else ()
 
     @property
     def largest(self) -> float:

@@ -26,7 +26,7 @@ from fedpower.rows.source import (
 from fedpower.rows.units import Weights, require_no_unit
 from fedpower.rules.treatment import TINY, RowTreatment, margin
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, WORD_ROWS, ExactMoments, Words
-from fedpower.sums.moment import Moments
+from fedpower.sums.moment import ProductSum, ScatterSum
 from fedpower.sums.reduce import NotFiniteError, S, full_blocks, merged
 from fedpower.values import Block, Matrix, Vector
 
@@ -107,13 +107,22 @@ def tensor_source(tensor: Any, name: str) -> TensorSource:
 def total(source: RowSource, device: str, make: Callable[[], S], watch: Watch, *, stored: bool = False) -> S:
     """Return a sum over the rows on the device, in float64 or, if wanted, as they are stored."""
     try:
-        return merged(((block, None) for block in _blocks(source, device, watch, stored=stored)), make)
+        made = merged(((block, None) for block in _blocks(source, device, watch, stored=stored)), make)
+        _fetch(made)
+        return made
     except NotFiniteError:
         start = 0
         for block in _blocks(source, device, UNWATCHED):  # which names the place
             require_finite(block.cpu().numpy(), name=source.name, columns=source.columns, rows=start)
             start += len(block)
         raise
+
+
+def _fetch(made: Any) -> None:
+    """Bring a sum's tensors into this machine's memory."""
+    for name, value in vars(made).items():
+        if is_tensor(value):
+            setattr(made, name, value.cpu().numpy())
 
 
 def _blocks(source: RowSource, device: str, watch: Watch, *, stored: bool = False) -> Iterator[Any]:
@@ -208,72 +217,47 @@ def _panels(rows: Any, size: int) -> list[Any]:
     return [stack for stack in stacks if stack.shape[0] and stack.shape[1]]
 
 
-class _TorchSum:
-    """A sum on a device, whose blocks are added one after the other."""
-
-    def __init__(self, treatment: RowTreatment) -> None:
-        self._treatment = treatment
-        self._n_rows = self._n_clipped = 0
-        self._total: Any = 0
-
-    def merge(self, other: Any) -> None:
-        raise NotImplementedError
-
-
-class TorchScatterSum(_TorchSum):
+class TorchScatterSum(ScatterSum):
     """`ScatterSum` on a device."""
 
     def __init__(self, treatment: RowTreatment, n_features: int, full: bool) -> None:
-        super().__init__(treatment)
-        self._full = full
-        self._mean: Any = 0.0
+        super().__init__(treatment, 0, full)
+        self._mean = self._scatter = 0.0  # type: ignore[assignment]  # of tensors, where the rows are
 
     def add(self, block: Any, weights: Weights | None = None) -> None:
         rows, n_clipped = treated(self._treatment, block)
+        self.n_clipped += n_clipped
         ones = torch().ones_like(rows[:, :1])
-        count, mean = len(rows), _sum_products(ones, rows)[0] / len(rows)
+        mean = _sum_products(ones, rows)[0] / len(rows)
         rows = rows - mean
-        n_rows, step = self._n_rows + count, mean - self._mean
-        weight = self._n_rows * count / n_rows
-        if self._full:
-            self._total = self._total + _sum_products(rows, rows) + torch().outer(step * weight, step)
-        else:
-            self._total = self._total + _sum_products(ones, rows.square())[0] + step.square() * weight
-        self._mean = self._mean + step * (count / n_rows)
-        self._n_rows, self._n_clipped = n_rows, self._n_clipped + n_clipped
+        self._scatter += _sum_products(rows, rows) if self._full else _sum_products(ones, rows.square())[0]
+        self._count(float(len(rows)), mean)
 
-    def result(self, offset: Vector | None = None) -> Moments:
-        """Return the moments, in this machine's memory."""
-        scatter = self._total / self._n_rows
-        spread = ((scatter + scatter.T) / 2 if self._full else scatter).cpu().numpy()
-        mean = self._mean.cpu().numpy()
-        return Moments(n_rows=self._n_rows, mean=mean, covariance=spread, n_clipped=self._n_clipped)
+    def _rank_one(self, weight: float, vector: Any) -> None:
+        self._scatter += weight * (torch().outer(vector, vector) if self._full else vector.square())
 
 
-class TorchProductSum(_TorchSum):
+class TorchProductSum(ProductSum):
     """`ProductSum` on a device."""
 
     def __init__(self, treatment: RowTreatment, basis: Matrix, shift: Vector | None) -> None:
-        super().__init__(treatment)
-        self._basis, self._shift = basis, shift
+        super().__init__(treatment, basis, shift)
+        self._total: Any = 0.0
 
     def add(self, block: Any, weights: Weights | None = None) -> None:
         rows, _ = treated(self._treatment, block)
         rows = rows if self._shift is None else rows - _like(self._shift, rows)
-        self._total = self._total + _sum_products(rows, rows @ _like(self._basis, rows))
-        self._n_rows += len(block)
-
-    def result(self) -> Matrix:
-        """Return the sum over the number of rows, in this machine's memory."""
-        return np.asarray(self._total.cpu().numpy() / self._n_rows)
+        self._total = self._total + _sum_products(rows @ _like(self._basis, rows), rows)
+        self._weight += len(block)
 
 
-class TorchLatticeSum(_TorchSum):
+class TorchLatticeSum:
     """`LatticeSum` on a device: sums of products that float64, or int32 on tensor cores, holds exactly."""
 
     def __init__(self, treatment: RowTreatment, n_features: int) -> None:
-        super().__init__(treatment)
-        self._width = n_features
+        self._treatment, self._width = treatment, n_features
+        self._n_rows = self._n_clipped = 0
+        self._total: Any = 0
         self._low: Any = 0
         self._high: Any = 0
         self._limbs: Any = None
@@ -306,15 +290,19 @@ class TorchLatticeSum(_TorchSum):
         self._carry(squares & 0xFFFFFFFF, squares >> 32)
         self._n_clipped += n_clipped
 
+    def merge(self, other: Any) -> None:
+        raise NotImplementedError("blocks are added on a device one after the other")
+
     def _carry(self, low: Any, high: Any) -> None:
         low = self._low + low
         self._low, self._high = low & 0xFFFFFFFF, self._high + high + (low >> 32)
 
     def result(self) -> ExactMoments:
         """Return the sums, in this machine's memory."""
+        _fetch(self)
         if self._limbs is not None:
-            self._carry(*self._limbs.squares())
-            self._total = self._total + self._limbs.total
-        low, high, sums = (tensor.cpu().numpy() for tensor in (self._low, self._high, self._total))
+            self._carry(*(words.cpu().numpy() for words in self._limbs.squares()))
+            self._total = self._total + self._limbs.total.cpu().numpy()
+        low, high = self._low, self._high
         words = Words(low=(high << 32) + low) if self._n_rows <= WORD_ROWS else Words(low=low, high=high)
-        return ExactMoments(n_rows=self._n_rows, total=sums, squares=words, n_clipped=self._n_clipped)
+        return ExactMoments(n_rows=self._n_rows, total=self._total, squares=words, n_clipped=self._n_clipped)

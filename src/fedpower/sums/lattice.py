@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -74,13 +75,13 @@ class Shift:
         within: tuple[float, float] | None = None,
     ) -> None:
         """Clip to ``ends`` before rows are shifted, and to ``within`` afterwards, where given."""
-        self._arrays = [center, gain]
+        self.arrays = [center, gain]
         if ends is not None:
             with np.errstate(all="ignore"):  # shifting is monotone, so that clipping may come after it
-                self._arrays += [np.asarray((end - center) * gain) for end in ends]
+                self.arrays += [np.asarray((end - center) * gain) for end in ends]
         if within is not None:
-            both = self._arrays[2:] or [np.full_like(center, end) for end in within]
-            self._arrays[2:] = [np.clip(end, *within) for end in both]
+            both = self.arrays[2:] or [np.full_like(center, end) for end in within]
+            self.arrays[2:] = [np.clip(end, *within) for end in both]
 
     @property
     def columns(self) -> ctypes.Structure:
@@ -89,11 +90,11 @@ class Shift:
 
     @cached_property
     def _padded(self) -> list[Vector]:
-        return [np.pad(array, (0, -array.size % 8)) for array in self._arrays]
+        return [np.pad(array, (0, -array.size % 8)) for array in self.arrays]
 
     def of(self, block: NDArray[Any]) -> Matrix:
         """Return the shifted rows, by NumPy."""
-        center, gain, *ends = self._arrays
+        center, gain, *ends = self.arrays
         with np.errstate(all="ignore"):
             rows: Matrix = np.subtract(block, center)
             rows *= gain
@@ -112,12 +113,12 @@ class LatticeRows:
             raise InputError("rows on a lattice must be bounded, got no bound; give row_norm or normalize")
         treatment.check_width(n_features)
         self.treatment = treatment
-        self._shift: Shift | None = None
+        self.shift: Shift | None = None
         if treatment.center is not None or treatment.scale is not None:
             center = np.zeros(n_features) if treatment.center is None else treatment.center
             gain = np.ones(n_features) if treatment.scale is None else 1.0 / treatment.scale
             ends = None if treatment.low is None else (treatment.low, treatment.high)
-            self._shift = Shift(center, gain, ends)  # type: ignore[arg-type]
+            self.shift = Shift(center, gain, ends)  # type: ignore[arg-type]
         self._slack = margin(n_features)
 
     def of_dense(
@@ -149,7 +150,7 @@ class LatticeRows:
 
     def _called(self, name: str, rows: CRows, *arguments: Any) -> int:
         bound, slack = self.treatment.row_norm or 1.0, self._slack
-        columns = _Columns() if self._shift is None else self._shift.columns
+        columns = _Columns() if self.shift is None else self.shift.columns
         rule = _Rule(columns, bound, bound * (1 + slack), SIDE * (1 - slack), int(self.treatment.normalize))
         n_clipped = native.call(name, rows, rule, *arguments)
         if n_clipped < 0:
@@ -325,8 +326,6 @@ LEAST_CLIP = 2.0**-8  # a smaller α than any that is of use; `SLANT` is small i
 
 _CLIPPED_ROWS = 2**16  # whose products with 2¹⁶ stay below 2⁵³ in float64, added up in any order
 
-_HEAD = struct.Struct("<dqq")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClippedQuestion:
@@ -351,20 +350,21 @@ class ClippedQuestion:
 
     def to_bytes(self) -> bytes:
         """Return what silos are sent."""
-        head = _HEAD.pack(self.clip, self.basis.shape[1], int(self.center is not None))
         center = b"" if self.center is None else self.center.astype("<i4").tobytes()
-        return head + self.basis.astype("<i4").tobytes() + center
+        return struct.pack("<d", self.clip) + self.basis.astype("<i4").tobytes() + center
 
     @classmethod
     def from_bytes(cls, public: bytes, *, n_features: int, width: int, center: bool) -> "ClippedQuestion":
         """Return the question in bytes that a coordinator sent; refuse what the noise is not made for."""
-        expected = _HEAD.size + 4 * n_features * (width + int(center))
-        if len(public) != expected:
-            raise ProtocolError(_NO_QUESTION)
-        clip, columns, centred = _HEAD.unpack_from(public)
-        if columns != width or centred != int(center) or not LEAST_CLIP <= clip <= 1.0:
-            raise ProtocolError(_NO_QUESTION)
-        numbers = np.frombuffer(public, dtype="<i4", offset=_HEAD.size).astype(np.int32)
+        expected = 8 + 4 * n_features * (width + int(center))
+        clip = struct.unpack_from("<d", public)[0] if len(public) == expected else math.nan
+        if not LEAST_CLIP <= clip <= 1.0:
+            raise ProtocolError(
+                "a clipped product must be asked for with the width that was agreed on, a clip between "
+                "2**-8 and 1 and a centre where the study centres, got another question; send what the sums "
+                "before give"
+            )
+        numbers = np.frombuffer(public, dtype="<i4", offset=8).astype(np.int32)
         basis = numbers[: n_features * width].reshape(n_features, width)
         about = numbers[n_features * width :] if center else None
         made = cls(clip=clip, basis=basis, center=about)
@@ -381,12 +381,6 @@ class ClippedQuestion:
         """Whether ‖ZᵀZ − I‖_F is so small that the sensitivity below holds."""
         real = self.real_basis
         return bool(np.linalg.norm(real.T @ real - np.eye(real.shape[1])) <= SLANT)
-
-
-_NO_QUESTION = (
-    "a clipped product must be asked for with the width that was agreed on, a clip between 2**-8 and 1 "
-    "and a centre where the study centres, got another question; send what the sums before give"
-)
 
 
 def clipped_scale(clip: float) -> float:

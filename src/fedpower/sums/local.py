@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpower.errors import InputError
-from fedpower.linalg.symmetric import moment_factor
+from fedpower.linalg import moment_factor
 from fedpower.rows.arrays import DaskSource, dask
-from fedpower.rows.networks import NetworkSource, network_of
+from fedpower.rows.networks import network_of
 from fedpower.rows.plink import fill_missing
 from fedpower.rows.source import RowSource, Watch, block_rows, require_count
 from fedpower.rows.units import PARTS, FilledRows, unit_of, with_gaps
@@ -301,14 +301,16 @@ class EdgeMoment(LocalMoment):
     @cached_property
     def _exact(self) -> ExactMoments:
         """Return the adjacency in integers of 1/S²; refuse what the noise is not made for."""
-        total = np.zeros((self._network.n_features,) * 2, dtype=np.int64)
+        total, within = np.zeros((self._network.n_features,) * 2, dtype=np.int64), True
         for layer in self._layers():
             weights = np.rint(layer.data * SIDE**2)
-            if not ((weights >= 0) & (weights <= SIDE**2)).all():
-                raise _out_of_bounds(self._network)
+            within &= bool(((weights >= 0) & (weights <= SIDE**2)).all())
             total += with_data(layer, weights).toarray().astype(np.int64)
-        if not np.array_equal(total, total.T) or np.diagonal(total).any():
-            raise _out_of_bounds(self._network)
+        if not within or np.diagonal(total).any() or not np.array_equal(total, total.T):
+            raise InputError(
+                f"the edges of {self._network.name} must be within the public maximum, between different "
+                "nodes and the same in both directions, got others; open it with open_network"
+            )
         return ExactMoments(n_rows=1, total=np.zeros(len(total), dtype=np.int64), squares=Words(low=total))
 
     def _scatter(self, *, full: bool) -> Moments:
@@ -319,13 +321,6 @@ class EdgeMoment(LocalMoment):
         for layer in self._network.layers:
             self.watch.saw(layer.shape[0])
             yield layer
-
-
-def _out_of_bounds(network: NetworkSource) -> InputError:
-    return InputError(
-        f"the edges of {network.name} must be within the public maximum, between different nodes and the "
-        "same in both directions, got others; open it with open_network"
-    )
 
 
 def local_moment(

@@ -119,10 +119,10 @@ class Stage:
         return counts
 
     def _by_numpy(self, block: Matrix, weights: Integers | None) -> Integers:
-        missing = np.isnan(block)
+        cells = block if self.kind == "octaves" else self._shift.of(block)
+        missing = np.isnan(cells)  # or in a range of no width
         if self.kind == "octaves":
             return _counts(np.where(missing, N_OCTAVES, octave_of(block)), N_OCTAVES + 1, weights)
-        cells = self._shift.of(block)
         if self.kind in ("bins", "zoom"):  # the integer part of a shifted cell
             return _counts(np.where(missing, N_BINS, cells), N_BINS + 1, weights)
         cells = np.where(missing, 0.0, np.rint(cells))
@@ -218,9 +218,7 @@ class Survey:
         self._unit = unit_of(source)
         self.source = spooled(enrolled(with_gaps(source), contents=True, fingerprinted=how.fingerprinted))
         self.choice, self.watch = KernelChoice(), how.watch
-        self._n_rows = self.source.n_rows if self._unit is None else None
         self._treated: LocalMoment | None = None
-        self._octaves: Integers | None = None
         self._means: tuple[Stage, Integers] | None = None
 
     @property
@@ -230,24 +228,26 @@ class Survey:
     @property
     def n_read(self) -> int:
         """Number of rows that a pass reads; for the silo's operator only where persons count."""
-        if self._n_rows is None:
-            self.prepare()
-        assert self._n_rows is not None
-        return self._n_rows
+        known = self.source.n_rows if self._unit is None else None
+        return self._by_octave.n_rows if known is None else known
 
     def prepare(self) -> None:
         """Read the rows once now: counted, checked and tallied by octave, which needs no earlier answer."""
+        _ = self._by_octave
+
+    @cached_property
+    def _by_octave(self) -> CountSum:
         width = self.source.n_features
         stage = Stage(kind="octaves", n_features=width, open_columns=np.arange(width))
-        for_all = self._counted(stage, checked=native.loops() is None)
-        self._octaves, self._n_rows = for_all.total.reshape(width, -1), for_all.n_rows
+        return self._counted(stage, checked=native.loops() is None)
+
+    @property
+    def _octaves(self) -> Integers:
+        return self._by_octave.total.reshape(self.source.n_features, -1)
 
     def tally(self, stage: Stage) -> Integers:
         """Return the sum over all rows that answers a question: as secret as the rows."""
         if stage.kind == "octaves":
-            if self._octaves is None:
-                self.prepare()
-            assert self._octaves is not None
             return self._octaves[stage.open_columns].reshape(-1)
         found = self._counted(stage)
         if found.n_rows != self.n_read:
@@ -267,9 +267,6 @@ class Survey:
     def treated(self, treatment: RowTreatment) -> LocalMoment:
         """Return the moment of the rows by a treatment, to be summed in whole numbers."""
         if self._treated is None or self._treated.treatment != treatment:
-            if self._octaves is None:
-                self.prepare()
-            assert self._octaves is not None
             assert treatment.center is not None, "preparation finds one"
             # Of persons with many rows, a missing cell may count for nothing.
             has_gaps = self._unit is not None or bool(self._octaves[:, -1].any())

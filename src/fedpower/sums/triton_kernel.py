@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from fedpower.rules.treatment import RowTreatment, margin
-from fedpower.sums.lattice import SIDE
+from fedpower.sums.lattice import SIDE, LatticeRows
 
 _TILE = 2**13
 """Cells that a program of `_put_limbs` has on the chip at a time."""
@@ -149,14 +149,9 @@ class LimbSums:
     def __init__(self, torch: Any, treatment: RowTreatment, width: int, device: Any) -> None:
         self._torch, self._width, self._normalize = torch, width, treatment.normalize
         self._place = {"device": device}
-        self._moves = treatment.center is not None or treatment.scale is not None
-        columns = np.zeros(1)
-        if self._moves:
-            center = np.zeros(width) if treatment.center is None else treatment.center
-            gain = np.ones(width) if treatment.scale is None else 1.0 / treatment.scale
-            low = np.full(width, -np.inf) if treatment.low is None else (treatment.low - center) * gain
-            high = np.full(width, np.inf) if treatment.high is None else (treatment.high - center) * gain
-            columns = np.stack([center, gain, low, high])
+        shift, endless = LatticeRows(treatment, width).shift, np.outer([-np.inf, np.inf], np.ones(width))
+        columns = np.zeros(1) if shift is None else np.stack([*shift.arrays, *endless][:4])
+        self._moves = shift is not None
         self._columns = torch.as_tensor(columns, **self._place)
         # What float32 rounds is left to rows that are shortened: stretched before they are compared.
         bound, double, single = treatment.row_norm or 1.0, margin(width), single_margin(width)

@@ -45,7 +45,6 @@ class Stage(Ground):
         super().__init__(folder, kind, silos=SILOS, min_silos=2, deadline=8.0, grace=2.0)
 
     def begin(self) -> None:
-        """Start the honest parties and wait until they are connected."""
         self.start(COORDINATOR, *HONEST)
         self.wait_for_honest()
 
@@ -80,8 +79,6 @@ class Stage(Ground):
 
 
 class Record(NamedTuple):
-    """What honest parties hold at one moment."""
-
     files: dict[Path, tuple[int, int, bytes]]
     charges: dict[str, tuple[Any, ...]]
     processes: dict[str, int]
@@ -97,7 +94,6 @@ def untouched(stage: Stage) -> Iterator[None]:
 
 
 def new_cell(tls: Path, name: str, port: int) -> CoreCell:
-    """Return a cell of FLARE's with the key in a folder."""
     side = "server" if name == "server" else "client"
     credentials = {
         "ca_cert": str(tls / AUTHORITY_CERTIFICATE),
@@ -184,7 +180,6 @@ class Peer(Links):
         """Take everything."""
 
     def join(self) -> "Peer":
-        """Connect to the coordinator."""
         self.connect("localhost", self._port, self._tls)
         ends = time.monotonic() + 3.0  # it may be refused
         while not self.connected() and time.monotonic() < ends:
@@ -192,7 +187,6 @@ class Peer(Links):
         return self
 
     def preside(self, *silos: str) -> "Peer":
-        """Take the coordinator's place."""
         self.listen("localhost", self._port, self._tls)
         wait_for(lambda: set(silos) <= set(self.connected()), "silos", 40.0)
         return self
@@ -205,7 +199,6 @@ class Peer(Links):
                 self.send_message(endpoint, app, headers, content)
 
     def put_frame(self, frame: bytes) -> None:
-        """Send bytes as a frame of FLARE's, whatever they are."""
         for connection in list(self.sfm_conns.values()):
             with contextlib.suppress(Exception):
                 connection.conn.send_frame(frame)
@@ -223,7 +216,6 @@ class Peer(Links):
         return None
 
     def leave(self) -> None:
-        """Hang up without waiting."""
         threading.Thread(target=lambda: ConnManager.stop(self), daemon=True).start()
 
 
@@ -237,7 +229,6 @@ def peer(stage: Stage, party: str, **options: Any) -> Iterator[Peer]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return how much memory a process has had at most."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

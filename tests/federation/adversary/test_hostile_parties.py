@@ -205,7 +205,6 @@ def foreign(stage, tmp_path_factory):
 
 
 def knock(stage, tls, name="east") -> Peer:
-    """Return a peer that tried for a while to connect with the key and certificate of a folder."""
     made = Peer(stage, "east", name=name)
     made._tls = tls
     made.join()

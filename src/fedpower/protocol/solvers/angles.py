@@ -4,16 +4,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpower.linalg import blas
-from fedpower.linalg.noised import goe_quantile, shrunk_spectrum
+from fedpower.linalg import Array, blas, goe_quantile, shrunk_spectrum
 from fedpower.protocol.pooled import Gains, Pooled
 from fedpower.protocol.study import NoiseLaw
-
-Array = NDArray[np.float64]
 
 CONFIDENCE = 0.9
 DETERMINED = 45.0
@@ -21,8 +18,9 @@ DETERMINED = 45.0
 
 _CHANCE = 0.002  # that a direction is seen where there is none
 _DRAWS = 100
-_A_FEW = 5  # draws that settle whether a component is determined
-_SURELY = 8.0  # where all of them keep to such degrees; nothing is where four of five exceed 45
+# Draws that settle whether a component is determined: it is where all keep to so many degrees, and none is
+# where so many exceed 45.
+_FEW_DRAWS = ((5, 8.0, 4), (20, 25.0, 7))
 _MOST = 64  # columns up to which whole moments are drawn; more are drawn in the basis of their eigenvectors
 _MOST_RANK = 60  # components with angles of their own; those after them have 90°
 _MOST_JOINT = 30  # subspaces with an angle of their own; those after them have a bound on it
@@ -31,50 +29,36 @@ _STEADY = 0.03  # up to such angles, in radians, subspaces of draws are taken to
 _LEADING, _TAIL = 24, 40  # in that basis: eigenvectors that count by themselves, and groups of the others
 
 
-@dataclass(frozen=True, kw_only=True)
-class Angles:
-    """Angles between what is reported and what the rows have, in degrees, at `CONFIDENCE`.
+class Angles(NamedTuple):
+    """Angles between what is reported and what the rows have, in degrees, at `CONFIDENCE`."""
 
-    They take longer than the rest of a small fit, so they are computed when first asked for.
-    """
-
-    variances: Array
-    drawn: Callable[[], tuple[Array, Array, Array, Array]]
-    verdict: Callable[[], bool | None] = lambda: None
-
-    @cached_property
-    def _parts(self) -> tuple[Array, Array, Array, Array]:
-        return self.drawn()
-
-    @property
-    def components(self) -> Array:
-        return self._parts[0]
-
-    @property
-    def subspaces(self) -> Array:
-        return self._parts[1]
-
-    @property
-    def noise_components(self) -> Array:
-        return self._parts[2]
-
-    @property
-    def noise_subspaces(self) -> Array:
-        return self._parts[3]
+    components: Array
+    subspaces: Array
+    noise_components: Array
+    noise_subspaces: Array
 
     @property
     def n_determined(self) -> int:
         """The largest j for which the first j components are determined together; 0 where none is."""
         return int(np.flatnonzero(np.append(True, self.subspaces <= DETERMINED))[-1])
 
-    def first(self, rank: int) -> "Angles":
-        """Return the angles of the first components."""
 
-        def drawn() -> tuple[Array, Array, Array, Array]:
-            components, subspaces, *noise = (part[:rank] for part in self._parts)
-            return components, subspaces, noise[0], noise[1]
+@dataclass(frozen=True, kw_only=True)
+class Directions:
+    """Variances of what is reported, and its angles, which take longer than the rest of a small fit."""
 
-        return replace(self, drawn=drawn)
+    variances: Array
+    draw: Callable[[], Angles]
+    settle: Callable[[], bool | None] = lambda: None
+    """Whether any component is determined, as far as a few draws show it."""
+
+    @cached_property
+    def angles(self) -> Angles:
+        return self.draw()
+
+    def first(self, rank: int) -> "Directions":
+        """Return the first components."""
+        return replace(self, draw=lambda: Angles(*(part[:rank] for part in self.angles)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +78,7 @@ def moment_angles(
     pairs: tuple[Array, Array],
     gains: Gains | None = None,
     cut: Array | None = None,
-) -> Angles:
+) -> Directions:
     """Return the angles of the leading components of a noised moment."""
     if len(pooled.moment) > _MOST:
         return _wide_angles(pooled, rank, pairs=pairs, gains=gains, cut=cut)
@@ -106,14 +90,14 @@ def moment_angles(
 
 def derived_angles(
     pooled: Pooled, reported: Array, derive: Callable[[Array], Array], *, cut: Array | None = None
-) -> Angles:
+) -> Directions:
     """Return the angles of the leading eigenvectors of a matrix that is computed from a noised moment."""
     law = _law(pooled, cut)
     found = np.einsum("ji,ji->i", derive(law.denoised) @ reported, reported)
     return _angles(law, reported, found, lambda drawn: np.array(list(map(derive, drawn))))
 
 
-def network_angles(values: Array, rank: int, *, std: float) -> Angles:
+def network_angles(values: Array, rank: int, *, std: float) -> Directions:
     """Return the angles of the leading eigenvectors of a noised adjacency matrix."""
     order, found = np.argsort(-values, kind="stable"), np.empty_like(values)
     found[order] = shrunk_spectrum(values[order], std, of="matrix")
@@ -150,7 +134,7 @@ def _center_and_gaps(pooled: Pooled) -> tuple[Array, Array]:
 
 def _wide_angles(
     pooled: Pooled, rank: int, *, pairs: tuple[Array, Array], gains: Gains | None, cut: Array | None
-) -> Angles:
+) -> Directions:
     """Return the angles of a wide moment in the basis of its eigenvectors, of which a few are enough."""
     moment = pooled.moment
     center, gaps = _center_and_gaps(pooled)
@@ -181,7 +165,7 @@ def _wide_angles(
 
 def product_angles(
     values: Array, rank: int, *, n_features: int, total_variance: float, law: NoiseLaw, cut: float
-) -> Angles:
+) -> Directions:
     """Return the angles of components that noised products with a few directions give."""
     left, std = n_features - values.size, law.std / math.sqrt(2.0)
     rest = 0.0 if math.isnan(total_variance) else max(total_variance - float(values.sum()), 0.0)
@@ -237,7 +221,7 @@ def denoised_spectrum(values: Array, std: float, center_norm: float = 0.0) -> Ar
     return np.asarray(np.maximum(found, 0.0))
 
 
-def exact_angles(values: Array, rank: int, *, n_features: int) -> Angles:
+def exact_angles(values: Array, rank: int, *, n_features: int) -> Directions:
     """Return the angles of components without noise: those that rounding leaves open are 90°."""
     rounding = n_features * float(np.finfo(np.float64).eps) * max(float(values[0]), 0.0)
     known = np.maximum(values, 0.0)
@@ -245,7 +229,7 @@ def exact_angles(values: Array, rank: int, *, n_features: int) -> Angles:
     gaps = np.minimum(-np.diff(known, append=0.0), known)[:rank]
     together = np.where(gaps > rounding, 0.0, 90.0)
     single = np.maximum(together, np.append(0.0, together[:-1]))
-    return Angles(variances=values, drawn=lambda: (single, together, single, together))
+    return Directions(variances=values, draw=lambda: Angles(single, together, single, together))
 
 
 def _semicircle(count: int) -> Array:
@@ -265,7 +249,7 @@ def _angles_of_axes(
     center: Array,
     standardized: bool = False,
     by_size: bool = False,
-) -> Angles:
+) -> Directions:
     """Return the angles where the denoised matrix is diagonal, and wide."""
     dim = values.size
     first = min(dim, max(_LEADING, min(rank, _MOST_RANK) + 8))
@@ -291,24 +275,27 @@ def _angles_of_axes(
 
 def _angles(
     law: _Law, reported: Array, variances: Array, derive: Callable[[Array], Array], *, by_size: bool = False
-) -> Angles:
+) -> Directions:
     """Return the angles between what is reported and what draws, derived, give."""
     between_draws = partial(_drawn, law, reported[:, :_MOST_RANK], derive, by_size=by_size)
 
-    def drawn() -> tuple[Array, Array, Array, Array]:
+    def draw() -> Angles:
         single, joint = (np.quantile(part, CONFIDENCE, axis=1) for part in between_draws(_DRAWS))
         beyond = ((0, 0), (0, max(reported.shape[1] - _MOST_RANK, 0)))
         single, joint = (np.pad(angles, beyond, constant_values=90.0) for angles in (single, joint))
-        return single[-1], joint[-1], single[0], joint[0]
+        return Angles(single[-1], joint[-1], single[0], joint[0])
 
-    def verdict() -> bool | None:
-        single, joint = (part[-1] for part in between_draws(_A_FEW))
-        if single.max(axis=0).min() <= _SURELY:
-            return True
-        beyond = np.hstack([single, joint[:, : len(law.denoised) - 1]]) > DETERMINED
-        return False if np.count_nonzero(beyond, axis=0).min() >= _A_FEW - 1 else None
+    def settle() -> bool | None:
+        for draws, within, many in _FEW_DRAWS:
+            single, joint = (part[-1] for part in between_draws(draws))
+            if single.max(axis=0).min() <= within:
+                return True
+            beyond = np.hstack([single, joint[:, : len(law.denoised) - 1]]) > DETERMINED
+            if np.count_nonzero(beyond, axis=0).min() >= many:
+                return False
+        return None
 
-    return Angles(variances=variances, drawn=drawn, verdict=verdict)
+    return Directions(variances=variances, draw=draw, settle=settle)
 
 
 def _drawn(

@@ -6,11 +6,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpower.linalg import orth
-from fedpower.linalg.noised import JointFit, NoisedProduct, joint_subspace
-from fedpower.linalg.symmetric import leading_pairs, rayleigh_ritz
+from fedpower.linalg import Array, JointFit, NoisedProduct, joint_subspace, leading_pairs, orth, rayleigh_ritz
 from fedpower.privacy.budget import CLIP, MEAN, MOMENT, SCORES
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import read_only
@@ -19,8 +16,6 @@ from fedpower.protocol.solvers.shared import Solution
 from fedpower.protocol.solvers.sums import Sums, counted_scores, summed
 from fedpower.protocol.study import NoiseLaw, Study
 from fedpower.sums.lattice import LEAST_CLIP, SIDE, ClippedQuestion, clipped_scale
-
-Array = NDArray[np.float64]
 
 _BLOCKS = 12  # of a Krylov space in which a noised moment's leading eigenvectors are found
 _NORMS = 400  # quantiles of a chi distribution that stand for the norms of clipped coordinates

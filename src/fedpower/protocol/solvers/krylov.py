@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from fedpower.linalg import orth
-from fedpower.linalg.symmetric import (
+from fedpower.linalg import (
+    Array,
     complement,
     leading_pairs,
+    orth,
     pairs_of_factors,
     product_noise,
     rayleigh_ritz,
@@ -23,8 +23,6 @@ from fedpower.protocol.solvers.products import Products, averaged
 from fedpower.protocol.solvers.shared import Solution, StepSettings, enrol, rank_for, shares, weighted_sum
 from fedpower.protocol.study import masses
 from fedpower.sums.moment import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
-
-Array = NDArray[np.float64]
 
 _MODEL_PRODUCTS = 12  # inner products with the model per round: at the coordinator, over arrays it has
 _FRACTION_BLOCK = 16  # columns of a block where the number of components is to be found

@@ -5,12 +5,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.linalg import orth, ritz_pairs, sin_theta
-from fedpower.linalg.subspace import Alignment
-from fedpower.linalg.symmetric import compressed, rayleigh_ritz, rounding_level, subspace_error
+from fedpower.linalg import (
+    Alignment,
+    Array,
+    compressed,
+    orth,
+    rayleigh_ritz,
+    ritz_pairs,
+    rounding_level,
+    sin_theta,
+    subspace_error,
+)
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import LocalSteps, read_only
 from fedpower.protocol.schedule import Schedule
@@ -24,8 +31,6 @@ from fedpower.protocol.solvers.shared import (
     shares,
     weighted_sum,
 )
-
-Array = NDArray[np.float64]
 
 Reference = Literal["first", "active", "broadcast"]
 

@@ -8,6 +8,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.linalg import Array
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.pooled import shares_cut
@@ -27,8 +28,6 @@ from fedpower.sums.survey import (
     octave_edges,
     octave_of,
 )
-
-Array = NDArray[np.float64]
 
 _FALSE_SEED = 0.02  # chance that noise makes an octave of any column one that certainly holds rows
 # The same for an octave more than `_GAP` beyond the next one that holds rows, or for norms far from others: a

@@ -7,14 +7,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fedpower.linalg import orth, sin_theta
-from fedpower.linalg.subspace import TALL
-from fedpower.linalg.symmetric import DEPENDENT, product_noise, rayleigh_ritz
+from fedpower.linalg import DEPENDENT, TALL, Array, orth, product_noise, rayleigh_ritz, sin_theta
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import LocalSteps, frozen, read_only
 from fedpower.protocol.solvers.shared import Steps, StepSettings, shares, weighted_sum
-
-Array = NDArray[np.float64]
 
 _TRIES = 3  # so often a question is asked in which somebody is silent
 

@@ -6,19 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.linalg import ALIGNMENTS, misalignment
-from fedpower.linalg.subspace import Alignment
+from fedpower.linalg import ALIGNMENTS, Alignment, Array, misalignment
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, MomentPart, read_only
 from fedpower.protocol.pooled import Clipping, Gains, Pooled
-from fedpower.protocol.solvers.angles import Angles
+from fedpower.protocol.solvers.angles import Directions
 from fedpower.protocol.study import NOISE_SHARE, NoiseLaw, Study, masses, noise_law, noise_shift, pooled_std
 from fedpower.rules.codebook import CodeBook
-
-Array = NDArray[np.float64]
 
 Rank = int | float | Literal["auto"]
 """k; a fraction of variance; or as many as are determined together."""
@@ -50,7 +46,7 @@ class Solution:
     spectrum: Array | None = None
     law: NoiseLaw | None = None
     last_values: Array | None = None
-    angles: Angles | None = None
+    directions: Directions | None = None
     clipping: Clipping | None = None
     remarks: tuple[str, ...] = ()
     gains: Array | None = None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
-from fedpower.linalg import fix_signs, symmetric_of
+from fedpower.linalg import Array, fix_signs, symmetric_of
 from fedpower.privacy.budget import SCORES
 from fedpower.privacy.sensitivity import Noise, of_counts, pack, unpack
 from fedpower.protocol.coordinator import Ask, Exchange, Round
@@ -35,7 +35,6 @@ from fedpower.protocol.solvers.shared import CountedScores, Solution, enrol
 from fedpower.protocol.study import Study, Weights, masses, pooled_std
 from fedpower.sums.survey import MOST_BINS, SCORE_CELLS, ScoreQuestion
 
-Array = NDArray[np.float64]
 Found = TypeVar("Found")
 Moments = tuple[Array, Array | None, float]
 """A moment about its mean, that mean, and the trace."""
@@ -331,8 +330,8 @@ def bins_for(n_rows: float, std: float) -> int:
 def _variances(solution: Solution) -> Array:
     """Return the variances of the two scores as far as they are known; positive."""
     values = np.array(solution.values[:2], dtype=np.float64)
-    if solution.angles is not None:
-        values = solution.angles.variances[:2].copy()
+    if solution.directions is not None:
+        values = solution.directions.variances[:2].copy()
     level = solution.total_variance / len(solution.vectors)
     least = level if math.isfinite(level) and level > 0 else 1.0
     largest = max(float(values.max()), 0.0) or least

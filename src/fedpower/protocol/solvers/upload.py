@@ -4,20 +4,17 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpower.linalg.symmetric import blas, spectrum_and_leading
+from fedpower.linalg import Array, blas, spectrum_and_leading
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.pooled import Groups, Pooled, clipping_of, fixed, unit_variances
 from fedpower.protocol.query import vectors_to_bytes
-from fedpower.protocol.solvers.angles import Angles, exact_angles, moment_angles
+from fedpower.protocol.solvers.angles import Directions, exact_angles, moment_angles
 from fedpower.protocol.solvers.preparation import find_code_book
 from fedpower.protocol.solvers.shared import Rank, Solution, rank_for
 from fedpower.protocol.solvers.sums import Sums, counted_scores, summed
 from fedpower.protocol.study import Study
 from fedpower.rules.codebook import CodeBook
-
-Array = NDArray[np.float64]
 
 _SMALL = 200  # columns
 
@@ -128,22 +125,22 @@ def decompose(
     if clipping is not None:
         cut = clipping.moves(dim, None if book is None else book.outside)
 
-    def angles_of(first: int) -> Angles:
+    def directions(first: int) -> Directions:
         if pooled.noise_std > 0:
             return moment_angles(pooled, first, pairs=(spectrum, vectors), gains=gains, cut=cut)
         return exact_angles(spectrum, first, n_features=dim)
 
     if isinstance(rank, float):
-        kept = np.maximum(angles_of(1).variances, 0.0)
+        kept = np.maximum(directions(1).variances, 0.0)
         rank = rank_for(rank, kept, max(total_variance, float(kept.sum())))
     # All columns together span everything, whatever the noise: that is nothing to be found out.
-    angles = angles_of(rank if isinstance(rank, int) else max(dim - (pooled.noise_std > 0), 1))
-    found = rank if isinstance(rank, int) else max(angles.n_determined, 1)
+    found = directions(rank if isinstance(rank, int) else max(dim - (pooled.noise_std > 0), 1))
+    n_components = rank if isinstance(rank, int) else max(found.angles.n_determined, 1)
     return Solution(
         basis=vectors,
         values=values,
         vectors=vectors,
-        rank=found,
+        rank=n_components,
         total_variance=total_variance,
         center=pooled.center,
         sizes=sizes,
@@ -151,7 +148,7 @@ def decompose(
         change=0.0,
         converged=True,
         spectrum=spectrum,
-        angles=angles.first(found),
+        directions=found.first(n_components),
         clipping=clipping,
         remarks=pooled.remarks,
         gains=taken,

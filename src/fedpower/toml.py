@@ -1,0 +1,86 @@
+"""TOML files that people write: read whole into structures, and refused by table and key."""
+
+import difflib
+import re
+from os import PathLike
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, get_args
+
+import msgspec
+
+from fedpower.errors import InputError
+
+_T = TypeVar("_T", bound="Part")
+_ENTRY = "[...]"
+"""What stands for an entry of a list in where msgspec found a problem."""
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
+_MISSING = re.compile(r"Object missing required field `(.*?)`")
+_TYPE = re.compile(r"Expected `(.*?)`, got `(.*?)`")
+_KINDS = {
+    "str": "text in quotes",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of a file: unknown keys are refused, defaults are not written."""
+
+
+def read_toml(path: str | PathLike[str], kind: type[_T], what: str) -> _T:
+    """Return the content of a TOML file; error messages call the file ``what``."""
+    try:
+        return msgspec.toml.decode(Path(path).read_bytes(), type=kind)
+    except msgspec.ValidationError as error:
+        raise InputError(_explain(str(error), path, kind)) from None
+    except FileNotFoundError:
+        raise InputError(f"{what} must exist, got no file at {path}") from None
+    except IsADirectoryError:
+        raise InputError(f"{what} must be a file, got the folder {path}") from None
+    except OSError as error:
+        raise InputError(f"{what} {path} must be readable, got {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{what} {path} must be TOML, got something else ({error})") from None
+
+
+def _explain(problem: str, path: object, kind: type[Part]) -> str:
+    """Return msgspec's message as one sentence that names table and key, and quotes no value."""
+    problem, _, place = problem.partition(" - at `$.")
+    path_to = re.findall(r"\[\.\.\.\]|[^.`\[\]]+", place)
+    keys = [key for key in path_to if key != _ENTRY]
+    if match := _UNKNOWN.match(problem):
+        key, known = match[1], _type_at(kind, path_to).__struct_encode_fields__
+        close = difflib.get_close_matches(key, known, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"its keys are {', '.join(known)}"
+        return f"{_table(keys, path)} must have known keys only, got {key!r}; {hint}"
+    if match := _MISSING.match(problem):
+        return f"{_table(keys, path)} must have {match[1]!r}, got none"
+    name = f"{keys[-1]} in {_table(keys[:-1], path)}"
+    if match := _TYPE.match(problem):
+        wanted, given = (
+            " or ".join(_KINDS.get(k, k) for k in kinds.split(" | ")) for kinds in match.groups()
+        )
+        wanted = f"a list whose entries are {wanted}" if path_to[-1] == _ENTRY else wanted
+        return f"{name} must be {wanted}, got {given}"
+    choices = ", ".join(map(repr, get_args(_type_at(kind, path_to))))
+    return f"{name} must be one of {choices}, got {problem.removeprefix('Invalid enum value ')}"
+
+
+def _table(keys: list[str], path: object) -> str:
+    return f"[{'.'.join(keys)}] of {path}" if keys else str(path)
+
+
+def _type_at(kind: Any, path_to: list[str]) -> Any:
+    """Return the type of a key, of which a table that may be missing is the first in a union."""
+    for key in path_to:
+        if key == _ENTRY:
+            kind = get_args(kind)[-1]
+            continue
+        kind = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}[key]
+        kind = get_args(kind)[0] if isinstance(kind, UnionType) else kind
+    return kind
