@@ -42,7 +42,7 @@ $(DOCS): $(STAMP)
 demo: setup  ## four organisations, one eigenspace: about half a minute
 	@$(BIN)/python examples/demo.py
 
-test: setup  ## what to run after every change: lint, types, import contract, fast tests (under three minutes)
+test: setup  ## what to run after every change: lint, types, import contract, fast tests (under two minutes)
 	@$(MAKE) --no-print-directory -j4 lint types contracts unit
 
 test-all: test $(TIERS) docs  ## everything CI runs: that, every other tier and the documentation (half an hour)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hospitals import COLUMNS, run, succeed
-from studies import kit_of
+from studies import files_of, kit_of
 
 from fedpower.cli import node
 from fedpower.federation import vault
@@ -171,10 +171,6 @@ def place(consortium: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path / "here"
 
 
-def files_in(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 APPROVE = ("node", "approve", "kits/north", "north.toml")
 
 
@@ -192,7 +188,7 @@ def change_study(*changes: tuple[str, str]) -> None:
 
 
 def test_approval_shows_what_would_leave_and_touches_nothing(place):
-    before = files_in(place)
+    before = files_of(place)
     said = succeed(*APPROVE).stdout
     assert "What would leave north" in said
     assert "the moment, the mean row and the trace, noised once" in said
@@ -205,7 +201,7 @@ def test_approval_shows_what_would_leave_and_touches_nothing(place):
     assert (shown["ledger_cap"], shown["ledger_spent"], shown["affordable"]) == ("2", "0", True)
     assert float(shown["epsilon_of_this_study"]) == pytest.approx(1.0, abs=1e-6)
     assert "advice" not in shown
-    assert files_in(place) == before
+    assert files_of(place) == before
     silo_file(cap=0.5)
     assert facts()["affordable"] is False
 
@@ -283,11 +279,11 @@ def test_approval_of_a_secure_sum_speaks_of_a_share_under_masks(here):
     assert float(shown["epsilon_of_this_study"]) == pytest.approx(1.81, abs=0.01)
     # Nobody is contacted: the kit holds no keys, and the sentence is not about them.
     silo_file(more=f"{IDENTITY}[agrees]\nepsilon = 1.0\n")
-    before = files_in(Path())
+    before = files_of(Path())
     for command in ("start", "approve"):
         (sentence,) = run("node", command, *APPROVE[2:]).stderr.splitlines()
         assert "a study that can spend 1.81" in sentence
-    assert files_in(Path()) == before
+    assert files_of(Path()) == before
 
 
 @pytest.mark.parametrize(
@@ -362,7 +358,7 @@ def own_ledgers(text: str) -> None:
 @pytest.mark.parametrize("use", WRONG.strip().splitlines())
 def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(consortium, use, monkeypatch):
     monkeypatch.chdir(consortium)
-    before = files_in(consortium)
+    before = files_of(consortium)
     words, reported = use.split(" | ")
     said = run(*shlex.split(words))
     assert said.exit_code == 2, said.output
@@ -370,7 +366,7 @@ def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(consortium, use, monk
     assert sentence.startswith("Error: ")
     assert reported in sentence
     assert "Traceback" not in said.stderr
-    assert files_in(consortium) == before
+    assert files_of(consortium) == before
 
 
 @pytest.mark.parametrize(
@@ -389,14 +385,14 @@ def test_without_flare_one_sentence_says_what_to_install(consortium, use, monkey
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "nvflare" else found(name, *rest)
     )
-    before = files_in(consortium)
+    before = files_of(consortium)
     said = run(*use.split())
     assert (said.exit_code, said.stdout) == (2, "")
     assert said.stderr == (
         "Error: a federation of separate processes must have NVIDIA FLARE, got none installed; run "
         "`pip install '.[flare]'` in a copy of the project\n"
     )
-    assert files_in(consortium) == before
+    assert files_of(consortium) == before
 
 
 @pytest.mark.slow

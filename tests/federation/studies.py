@@ -76,6 +76,10 @@ def silo_rows(name: str) -> Array:
     return dict(zip(SIZES, split(rows, list(SIZES.values())), strict=True))[name]
 
 
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def write_rows(path: Path, rows: Array, columns: tuple[str, ...] = COLUMNS) -> None:
     np.savetxt(path, rows, delimiter=",", header=",".join(columns), comments="")
 

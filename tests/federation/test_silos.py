@@ -23,6 +23,7 @@ from studies import (
     COLUMNS,
     EXACT,
     RUN,
+    files_of,
     kit_of,
     question,
     secure_tables,
@@ -209,10 +210,6 @@ def test_a_query_is_renamed_and_converted_too_and_where_rows_are_is_not_shown(tm
     silo = read_silo(tmp_path / "silo.toml")
     assert "hunter2" not in repr(silo)
     assert np.asarray(next(silo.source(write_study(tmp_path)).blocks(9))).tolist() == [[21, 0, 1, 2, 3]]
-
-
-def files_of(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def n_charged(node: Any) -> int:
