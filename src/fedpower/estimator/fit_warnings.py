@@ -70,15 +70,12 @@ def weights_summary(networks: Iterable[Weighed]) -> str | None:
     edges, capped = (sum(getattr(each, name) for each in weighed) for name in ("n_edges", "n_capped"))
     if 2 * capped > edges:
         return (
-            f"{capped} of {edges} edges weigh more than edge_weight and are capped at it, so that what they "
-            "weigh hardly counts; give a larger public maximum"
+            f"{capped} of {edges} edges weigh more than edge_weight and are capped at it; give a larger one"
         )
     heaviest = max((each.heaviest for each in weighed), default=0.0)
     if 0 < heaviest < _LIGHT:
-        return (
-            f"no edge weighs more than {heaviest:.2g} of edge_weight, for which noise is made, so that it "
-            "drowns them; give a smaller public maximum"
-        )
+        most = f"{heaviest:.2g} of edge_weight"
+        return f"no edge weighs more than {most}, for which noise is made; give a smaller one"
     return None
 
 
@@ -132,6 +129,10 @@ class _Spent:
     squared_mu: float = 0.0
     n_fits: int = 0
 
+    def overlaps(self, other: frozenset[int | str]) -> bool:
+        shared = len(self.sketch & other)
+        return shared > 0 and shared * _ALIKE >= min(len(self.sketch), len(other))
+
 
 _lock = threading.Lock()
 _spent: deque[_Spent] = deque(maxlen=64)
@@ -147,7 +148,7 @@ def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int 
     sketch = frozenset[int | str]().union(*(_sketch(source, most) for source in silos))
     mu = budget.total_mu if fits else budget.mu(*STAGES)
     with _lock:
-        known = next((spent for spent in _spent if _overlap(spent.sketch, sketch)), None)
+        known = next((spent for spent in _spent if spent.overlaps(sketch)), None)
         if known is None:
             _spent.append(known := _Spent(sketch))
         known.squared_mu += mu**2
@@ -158,9 +159,8 @@ def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int 
     warn(
         f"these {rows} are fitted privately for the second time in this process, and no ledger keeps count: "
         f"together that is epsilon={epsilon_of(math.sqrt(known.squared_mu), study.delta):.3g} at "
-        f"delta={study.delta:g}, and every further fit, as in a search or a cross-validation, adds to it; "
-        f"try parameters out with epsilon=inf on public or simulated {rows}, or give fit_silos ledgers, "
-        "which cap what is spent and repeat releases at no cost",
+        f"delta={study.delta:g}, and every further fit, as in a cross-validation, adds to it; try parameters "
+        f"out with epsilon=inf on public {rows}, or give fit_silos ledgers, which cap what is spent",
         RepeatedFitWarning,
     )
 
@@ -178,8 +178,3 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
     rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
     rows = rows[rows.any(axis=1)] + 0.0  # anybody's data may have rows of zeros; −0 is 0
     return frozenset(nsmallest(_SKETCH, {hash(row.tobytes()) for row in rows}))
-
-
-def _overlap(one: frozenset[int | str], other: frozenset[int | str]) -> bool:
-    shared = len(one & other)
-    return shared > 0 and shared * _ALIKE >= min(len(one), len(other))
