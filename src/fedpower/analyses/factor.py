@@ -57,16 +57,11 @@ class FactorAnalysis(Analysis):
     kind = "factor"
 
     n_factors: int = setting(
-        MISSING,
-        "Number of factors k, of d columns: with (d − k)² below d + k there are more numbers than pairs.",
-        "count",
-        option="-k --factors",
+        MISSING, "Number of factors, k, with (d − k)² ≥ d + k for d columns.", "count", option="-k --factors"
     )
     _: KW_ONLY
     rotation: Literal["varimax", "none"] = setting(
-        "varimax",
-        "How factors are rotated so that they are simple; none leaves them on principal axes.",
-        ("varimax", "none"),
+        "varimax", "How factors are made simple; none keeps them on principal axes.", ("varimax", "none")
     )
     level: float = base.level()
     sampling: bool = base.sampling()

@@ -77,10 +77,7 @@ class MeanTests(Analysis):
     )
     level: float = base.level(help="Level of the intervals; 1 − level is the false discovery rate.")
     null_share: float = setting(
-        0.9,
-        "The share of columns, nearest to what they should be, that the factors' mean is fitted to.",
-        "part",
-        option=None,
+        0.9, "Share of columns, nearest to null, that the factors' mean is fitted to.", "part", option=None
     )
 
     def _fit(self, moment: Moment) -> None:

@@ -118,7 +118,7 @@ class Ranking(Analysis):
         if solved is None:  # least squares with the Laplacian's eigenvalues raised to the noise's deviation
             guess = np.linalg.solve(base.floored(graph.laplacian + graph.noise, graph.noise), graph.wins)
             scores = guess - guess.mean()
-            self.scores_ = np.full(d, np.nan) if odds else scores  # which are no logarithms of odds
+            self.scores_ = np.full(d, np.nan) if odds else scores  # which are no log odds
             self.covariance_ = np.full((d, d), np.nan)
         else:
             scores, bread = solved
@@ -211,9 +211,8 @@ class Ranking(Analysis):
             yield base.interval_chart("Scores with their intervals", names, *numbers, caption=caption)
         else:
             yield (
-                "Scores are not determined: the noise hides how comparisons connect the items. There are "
-                "no intervals, and places are a guess. Rank fewer items, add comparisons, or use a "
-                "larger epsilon."
+                "Scores are not determined: noise hides how comparisons connect the items. Places are a "
+                "guess, without intervals. Rank fewer items, add comparisons, or use a larger epsilon."
             )
         if self._rule.margin:
             yield f"A difference of scores is the {self._rule.margin} to expect; the mean score is 0."

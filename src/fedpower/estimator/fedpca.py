@@ -238,10 +238,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             ensure_all_finite="allow-nan" if gaps else True,
             ensure_min_samples=1 + options.centers,
         )
-        if table is not None:
-            self.feature_names_in_ = np.asarray(table.columns, dtype=object)
-        names = getattr(self, "feature_names_in_", None)
-        columns = None if names is None else tuple(str(name) for name in names)
+        names = getattr(self, "feature_names_in_", None) if table is None else table.columns
+        columns = None if names is None else tuple(map(str, names))
         if any(map(is_wide, kinds)):
             require_exact(rows, name="X", columns=columns, rows=0)
         n_rows = rows.shape[0]
@@ -472,9 +470,6 @@ class FedMoment(BaseEstimator):
         self.codebook_ = self.moment_.code_book
         keep_columns(self, model.n_features_in_, self.moment_.feature_names)
         return self
-
-
-# --- rows in memory --------------------------------------------------------------------------------
 
 
 def _per_row(name: str, given: Any, n_rows: int) -> NDArray[Any]:

@@ -60,8 +60,7 @@ def warn_about_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[s
         warn(sentence, RowsWarning)
 
 
-_LIGHT = 0.1
-"""Of the public maximum: where no edge weighs as much, noise is ten times what it need be."""
+_LIGHT = 0.1  # of the public maximum: where no edge weighs as much, noise is ten times what it need be
 
 
 def weights_summary(networks: Iterable[Weighed]) -> str | None:
@@ -85,15 +84,13 @@ def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str
         return
     sizes = {name: each.n_rows for name, each in rows.items()}
     thing = counted_as({"unit": study.unit, "rows_per_unit": study.rows_per_unit})
-    least, one, all_of_them = min(sizes.values()), thing, f"{thing}s"
+    least, things = min(sizes.values()), f"{thing}s"
     if study.network == "edge":
-        pairs = study.n_features * (study.n_features - 1) // 2
-        least, one, all_of_them = pairs, "pair of nodes", "pairs of nodes"
+        least, things = study.n_features * (study.n_features - 1) // 2, "pairs of nodes"
     if study.delta * least > 1:
         warn(
-            f"delta should be below 1/{all_of_them} of every silo, got {study.delta:g} where one has "
-            f"{least} {all_of_them}: so large a delta lets a {one} be given away as it is; leave delta "
-            "out, or give 1e-6"
+            f"delta should be below 1/{things} of every silo, got {study.delta:g} where one has {least} "
+            f"{things}: so large a delta may give one of them away; leave delta out, or give 1e-6"
         )
     if (costly := costly_sentence(study, sizes, thing)) is not None:
         warn(costly)
@@ -108,12 +105,8 @@ def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str
 
 # --- repeated fits --------------------------------------------------------------------------------
 
-_SKETCH = 64
-"""Hashes kept of some rows: the smallest, so that sets which share rows share hashes."""
-
-_ALIKE = 8
-"""Sets of rows overlap where one in so many hashes is in both sketches: about a seventh of the rows."""
-
+_SKETCH = 64  # hashes kept of some rows: the smallest, so that sets which share rows share hashes
+_ALIKE = 8  # sets overlap where one in so many hashes is in both sketches: about a seventh of the rows
 _MOST_CELLS = 4_000_000
 
 

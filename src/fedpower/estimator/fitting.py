@@ -188,7 +188,9 @@ class _Fit:
             treatment = public_treatment(options, self.data.columns)
             treatment.check_width(d)
             if run.ledgers and not treatment.bounded:
-                raise InputError("a fit with ledgers must have a public bound on the norm of a row, got none")
+                raise InputError(
+                    "a ledger must have a public bound on the norm of a row, got none; give row_norm"
+                )
         study, _, _ = self.terms(max(2, d, known) if None in counts else known, treatment)
         count = getattr(options.solver, "n_participants", None)
         require((count or 1) <= len(sources), "n_participants", f"at most the {len(sources)} silos", count)
@@ -310,14 +312,13 @@ def show_warnings(result: Result, *, quiet: bool = False) -> None:
 
 # --- released covariances ---------------------------------------------------------------------------
 
+# Options of a fit that a released covariance leaves open
 _CHOSEN = ("n_components", "iteration_rank", "standardize", "solver")
-"""Options of a fit that a released covariance leaves open."""
-
+# What the record of such a fit has from the run that released the covariance
 _OF_THE_RUN = (
     "command", "started", "silos", "n_rounds", "bytes_up", "bytes_down", "rounds", "federation",
     "code_book", "absent",
 )  # fmt: skip
-"""What the record of such a fit has from the run that released the covariance."""
 
 
 def result_from(moment: Moment, options: Options) -> Result:

@@ -33,23 +33,13 @@ from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.moment import MOST_SQUARE_FEATURES
 from fedpower.values import LARGEST, public_vector
 
-ATTEMPTS = 3
-"""How often silos take part at most: a first time, and twice where somebody failed."""
-
-OVERSAMPLING = 10
-"""How many columns more than k a basis has unless ``iteration_rank`` is given."""
-
-PRIVATE_STEPS = 10
-"""T of the modes that noise every step unless ``n_steps`` is given: the paper's."""
-
-_MOST_FOR_SCORES = 0.5
-"""Largest part of ε for scores: they are scores on components that the rest must find."""
-
+ATTEMPTS = 3  # how often silos take part at most: a first time, and twice where somebody failed
+OVERSAMPLING = 10  # how many columns more than k a basis has unless ``iteration_rank`` is given
+PRIVATE_STEPS = 10  # T of the modes that noise every step unless ``n_steps`` is given: the paper's
+_MOST_FOR_SCORES = 0.5  # largest part of ε for scores: the rest must find their components
+# What a round and a byte count for: about what a federation over a wide-area network takes.
 _SECONDS_PER_ROUND, _BYTES_PER_SECOND = 2.0, 2e6
-"""What a round and a byte are counted at: about what a federation over a wide-area network takes."""
-
-_KRYLOV_ROUNDS = 8
-"""Rounds that krylov is counted at; it takes fewer where the gap is wide or noise sets the floor."""
+_KRYLOV_ROUNDS = 8  # that krylov counts for: fewer where the gap is wide or noise sets the floor
 
 
 def options_of(model: Any) -> Options:
