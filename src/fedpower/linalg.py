@@ -55,12 +55,11 @@ def _cholesky_qr(columns: Array) -> Array | None:
 
 def spectral_norm(matrix: Array) -> float:
     """Return ‖matrix‖₂, the largest singular value."""
-    if len(matrix) < TALL or not matrix.shape[1]:
-        return float(np.linalg.norm(matrix, 2))
-    peak = max(float(matrix.max()), -float(matrix.min()))
-    if not 1e-140 < peak < 1e140:  # squares would leave float64, or the matrix is zero
-        return float(np.linalg.norm(matrix, 2))
-    return float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix)[-1]))
+    if len(matrix) >= TALL and matrix.shape[1]:
+        peak = max(float(matrix.max()), -float(matrix.min()))
+        if 1e-140 < peak < 1e140:  # else squares leave float64, or the matrix is zero
+            return float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix)[-1]))
+    return float(np.linalg.norm(matrix, 2))
 
 
 def is_orthonormal(basis: Array, tolerance: float = _ORTHONORMAL_TOLERANCE) -> bool:

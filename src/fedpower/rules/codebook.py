@@ -101,9 +101,7 @@ class CodeBook:
             require(positive, "row_norm", "a positive finite number", bound)
             require(isinstance(self.normalize, bool | np.bool_), "normalize", "True or False", self.normalize)
         elif self.has_public_numbers:
-            raise InputError(
-                "a code book whose numbers were found must not have row_norm or normalize, got one"
-            )
+            raise InputError("a code book with found numbers must not have row_norm or normalize, got one")
         else:
             self.check_columns(None, len(self.columns or self.low))
             _ = self.treatment  # which refuses numbers that cannot be
@@ -190,15 +188,11 @@ class CodeBook:
         """Refuse rows of other columns than these."""
         if self.columns is not None and columns is not None and columns != self.columns:
             odd = sorted(set(columns) ^ set(self.columns)) or list(columns)
-            raise InputError(
-                f"a code book must be of the columns of the fit in order, got others: {shown(odd)}"
-            )
+            raise InputError(f"a code book must have the columns of the fit in order, got {shown(odd)}")
         sizes = {np.size(numbers) for numbers in (self.offset, self.scale, self.low, self.high)}
         if sizes != {n_features}:
-            raise InputError(
-                f"a code book must have numbers for each of the {n_features} columns, got "
-                f"{np.size(self.offset)}"
-            )
+            got = np.size(self.offset)
+            raise InputError(f"a code book must have numbers for each of the {n_features} columns, got {got}")
 
 
 def comparisons(
@@ -242,9 +236,7 @@ def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> R
         return (_range("all columns", listed),) * n_features
     if len(listed) != n_features:
         raise InputError(f"ranges must be one for each of the {n_features} columns, got {len(listed)}")
-    return tuple(
-        None if pair is None else _range(f"column {place + 1}", pair) for place, pair in enumerate(listed)
-    )
+    return tuple(None if pair is None else _range(f"column {n}", pair) for n, pair in enumerate(listed, 1))
 
 
 def _range(name: str, given: Any) -> tuple[float, float]:
