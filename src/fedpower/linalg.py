@@ -3,8 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import threadpoolctl
@@ -160,8 +159,7 @@ DEPENDENT = 1e-7  # unit directions closer to the span of the others bring nothi
 
 def rayleigh_ritz(basis: Array, product: Array) -> tuple[Array, Array]:
     """Return (values, coefficients)."""
-    compressed = basis.T @ product
-    values, coefficients = np.linalg.eigh((compressed + compressed.T) / 2)
+    values, coefficients = np.linalg.eigh(compressed(basis, product))
     return values[::-1], np.ascontiguousarray(coefficients[:, ::-1])
 
 
@@ -318,8 +316,7 @@ def _falling(values: Array) -> Array:
     return np.repeat(means, sizes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NoisedProduct:
+class NoisedProduct(NamedTuple):
     """Y = AZ + noise of variance 1/``precision`` in every entry; ``basis`` is Z, d×r orthonormal."""
 
     product: Array
@@ -327,8 +324,7 @@ class NoisedProduct:
     precision: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JointFit:
+class JointFit(NamedTuple):
     """What products show together."""
 
     basis: Array
@@ -345,29 +341,14 @@ def joint_subspace(
     start: Array | None = None,
 ) -> JointFit:
     """Return the r-dimensional subspace that fits all products best, and a moment from a start near it."""
-    if moment is not None:
-        return _fitted(products, moment, start, rank=rank, level=level, dim=len(moment.product))
-    dim = len(products[0].product)
-    within = np.linalg.qr(np.hstack([each.product - level * each.basis for each in products]))[0]
-    if 2 * within.shape[1] > dim:
-        return _fitted(products, None, None, rank=rank, level=level, dim=dim)
-    inside = [
-        replace(each, product=within.T @ each.product, basis=within.T @ each.basis) for each in products
-    ]
-    found = _fitted(inside, None, None, rank=rank, level=level, dim=dim)
-    return replace(found, basis=within @ found.basis)
-
-
-def _fitted(
-    products: Sequence[NoisedProduct],
-    moment: NoisedProduct | None,
-    start: Array | None,
-    *,
-    rank: int,
-    level: float,
-    dim: int,
-) -> JointFit:
-    """Return the fit by passes until it is still; ``dim`` is d, of which products may show a part."""
+    dim, within = len(products[0].product), None
+    if moment is None:
+        shown = np.linalg.qr(np.hstack([y.product - level * y.basis for y in products]))[0]
+        if 2 * shown.shape[1] <= dim:  # the fit is in the few directions that products show
+            within = shown
+            products = [
+                NoisedProduct(within.T @ y.product, within.T @ y.basis, y.precision) for y in products
+            ]
     if start is None:
         stacked = np.hstack([math.sqrt(y.precision) * (y.product - level * y.basis) for y in products])
         leading = np.linalg.eigh(stacked.T @ stacked)[1][:, ::-1][:, :rank]
@@ -389,21 +370,20 @@ def _fitted(
     product = (found * clear) @ right @ half  # GU of the last U but one
     inner_core = found.T @ product @ (before.T @ found)
     core = (inner_core + inner_core.T) / 2.0 + level * np.eye(len(clear))
-    return JointFit(basis=found, captured=strength * cosines, core=core)
+    return JointFit(found if within is None else within @ found, captured=strength * cosines, core=core)
 
 
 def _left_factor(
     products: Sequence[NoisedProduct], moment: NoisedProduct | None, basis: Array, level: float
 ) -> tuple[Array, Array]:
-    rank = basis.shape[1]
-    left, inner = np.zeros(basis.shape), np.zeros((rank, rank))
-    for each in products:
-        turned = each.basis.T @ basis
-        left += each.precision * ((each.product - level * each.basis) @ turned)
-        inner += each.precision * (turned.T @ turned)
+    left, inner = np.zeros(basis.shape), np.zeros((basis.shape[1],) * 2)
+    for y in products:
+        turned = y.basis.T @ basis
+        left += y.precision * ((y.product - level * y.basis) @ turned)
+        inner += y.precision * (turned.T @ turned)
     if moment is not None:
         left += moment.precision * (moment.product @ basis - level * basis)
-        inner += moment.precision * np.eye(rank)
+        inner += moment.precision * np.eye(len(inner))
     return left, inner
 
 
