@@ -338,27 +338,14 @@ def joint_subspace(
     start: Array | None = None,
 ) -> JointFit:
     """Return the r-dimensional subspace that fits all products best, and a moment from a start near it."""
-    if moment is not None:
-        return _fitted(products, moment, start, rank=rank, level=level, dim=len(moment.product))
-    dim = len(products[0].product)
-    within = np.linalg.qr(np.hstack([each.product - level * each.basis for each in products]))[0]
-    if 2 * within.shape[1] > dim:
-        return _fitted(products, None, None, rank=rank, level=level, dim=dim)
-    inside = [NoisedProduct(within.T @ y.product, within.T @ y.basis, y.precision) for y in products]
-    found = _fitted(inside, None, None, rank=rank, level=level, dim=dim)
-    return found._replace(basis=within @ found.basis)
-
-
-def _fitted(
-    products: Sequence[NoisedProduct],
-    moment: NoisedProduct | None,
-    start: Array | None,
-    *,
-    rank: int,
-    level: float,
-    dim: int,
-) -> JointFit:
-    """Return the fit by passes until it is still; ``dim`` is d, of which products may show a part."""
+    dim, within = len(products[0].product), None
+    if moment is None:
+        shown = np.linalg.qr(np.hstack([y.product - level * y.basis for y in products]))[0]
+        if 2 * shown.shape[1] <= dim:  # the fit is in the few directions that products show
+            within = shown
+            products = [
+                NoisedProduct(within.T @ y.product, within.T @ y.basis, y.precision) for y in products
+            ]
     if start is None:
         stacked = np.hstack([math.sqrt(y.precision) * (y.product - level * y.basis) for y in products])
         leading = np.linalg.eigh(stacked.T @ stacked)[1][:, ::-1][:, :rank]
@@ -380,21 +367,20 @@ def _fitted(
     product = (found * clear) @ right @ half  # GU of the last U but one
     inner_core = found.T @ product @ (before.T @ found)
     core = (inner_core + inner_core.T) / 2.0 + level * np.eye(len(clear))
-    return JointFit(basis=found, captured=strength * cosines, core=core)
+    return JointFit(found if within is None else within @ found, captured=strength * cosines, core=core)
 
 
 def _left_factor(
     products: Sequence[NoisedProduct], moment: NoisedProduct | None, basis: Array, level: float
 ) -> tuple[Array, Array]:
-    rank = basis.shape[1]
-    left, inner = np.zeros(basis.shape), np.zeros((rank, rank))
-    for each in products:
-        turned = each.basis.T @ basis
-        left += each.precision * ((each.product - level * each.basis) @ turned)
-        inner += each.precision * (turned.T @ turned)
+    left, inner = np.zeros(basis.shape), np.zeros((basis.shape[1],) * 2)
+    for y in products:
+        turned = y.basis.T @ basis
+        left += y.precision * ((y.product - level * y.basis) @ turned)
+        inner += y.precision * (turned.T @ turned)
     if moment is not None:
         left += moment.precision * (moment.product @ basis - level * basis)
-        inner += moment.precision * np.eye(rank)
+        inner += moment.precision * np.eye(len(inner))
     return left, inner
 
 
