@@ -562,7 +562,7 @@ def register_solver(kind: type[Any]) -> None:
 def option_name(name: str) -> str:
     """Return what the command line calls an option: ``row_norm`` is --row-norm."""
     known = FLAT[name].option if name in FLAT else None
-    return (known or f"--{name.replace('_', '-')}").split("/")[0].split()[0]
+    return (known or f"--{name.replace('_', '-')}").split()[0]
 
 
 def from_flat(given: Mapping[str, Any]) -> Options:
