@@ -500,7 +500,7 @@ class Options(_Value):
     def rules(self) -> TableRules | None:
         """The rules of the silos' tables, with what stands for missing cells; None without any."""
         rules = None if self.codebook is None else self.codebook.table_rules
-        return rules if rules is None or self.prepares else rules.with_fills()
+        return rules if rules is None or self.prepares else rules.filled({})
 
     @property
     def paper_settings(self) -> tuple[str, ...]:

@@ -311,7 +311,7 @@ def _play_attack(
     if as_json:
         record = {"setting": asdict(setting), "chance_cosine": chance}
         record |= {"error_by_round_without_noise": by_round}
-        print_json(record | {"results": [result.as_dict() for result in results]})
+        print_json(record | {"results": jsonable(results)})
         return
     headings = ("noise", "epsilon", "error of the moment", "its range", "cosine of the row", "range of it")
     shown = [
