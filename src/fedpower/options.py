@@ -500,7 +500,7 @@ class Options(_Value):
     def rules(self) -> TableRules | None:
         """The rules of the silos' tables, with what stands for missing cells; None without any."""
         rules = None if self.codebook is None else self.codebook.table_rules
-        return rules if rules is None or self.prepares else rules.with_fills()
+        return rules if rules is None or self.prepares else rules.filled({})
 
     @property
     def paper_settings(self) -> tuple[str, ...]:
@@ -562,7 +562,7 @@ def register_solver(kind: type[Any]) -> None:
 def option_name(name: str) -> str:
     """Return what the command line calls an option: ``row_norm`` is --row-norm."""
     known = FLAT[name].option if name in FLAT else None
-    return (known or f"--{name.replace('_', '-')}").split("/")[0].split()[0]
+    return (known or f"--{name.replace('_', '-')}").split()[0]
 
 
 def from_flat(given: Mapping[str, Any]) -> Options:

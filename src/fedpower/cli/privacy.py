@@ -8,14 +8,12 @@ from typing import Any, Literal, get_args
 import click
 
 from fedpower.cli.console import advancing, bar_of, note, print_json, print_table, say
-from fedpower.cli.options import PATH, Command, option, options
+from fedpower.cli.options import Command, option, options
 from fedpower.errors import InputError, require
 from fedpower.privacy import Ledger, mu_of
 from fedpower.privacy.ledger import jsonable, rounded_down
 
 # --- ledger ----------------------------------------------------------------------------------------
-
-_LEDGER = click.argument("ledger", type=PATH, metavar="LEDGER")
 
 
 @click.group()
@@ -35,8 +33,8 @@ def _cap(purpose: str) -> tuple[Any, Any]:
 
 
 @ledger.command()
-@_LEDGER
 @options(
+    "LEDGER",
     *_cap("Cap on all that may ever be spent"),
     option("--silo NAME", "The silo it belongs to; NORTH for a file called NORTH.ledger."),
     "data_set as_json",
@@ -63,8 +61,7 @@ def create(
 
 
 @ledger.command()
-@_LEDGER
-@options(option("--what-if EPSILON", "Would a fit with this epsilon be allowed?", float), "as_json")
+@options("LEDGER", option("--what-if EPSILON", "Would a fit with this epsilon be allowed?", float), "as_json")
 def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
     """Show the cap of LEDGER, every charge, and what is left.
 
@@ -83,8 +80,9 @@ def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
 
 
 @ledger.command()
-@_LEDGER
-@options(*_cap("The new cap"), option("--reason TEXT", "Why, for the record.", required=True), "as_json")
+@options(
+    "LEDGER", *_cap("The new cap"), option("--reason TEXT", "Why, for the record.", required=True), "as_json"
+)
 def set_cap(ledger: Path, epsilon: float, delta: float, reason: str, as_json: bool) -> None:
     """Set another cap on LEDGER, on record.
 
@@ -313,7 +311,7 @@ def _play_attack(
     if as_json:
         record = {"setting": asdict(setting), "chance_cosine": chance}
         record |= {"error_by_round_without_noise": by_round}
-        print_json(record | {"results": [result.as_dict() for result in results]})
+        print_json(record | {"results": jsonable(results)})
         return
     headings = ("noise", "epsilon", "error of the moment", "its range", "cosine of the row", "range of it")
     shown = [
