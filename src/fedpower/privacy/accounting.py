@@ -47,7 +47,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     mu, delta = _mu(mu), check_delta(delta)
     if mu == math.inf:
         return math.inf
-    allowed = _allowed(delta)
+    allowed = math.log(delta) - _DELTA_MARGIN
     if mu == 0 or _log_delta(mu, 0.0) <= allowed:
         return 0.0
     # δ(ε) ≤ Φ(−u) ≤ exp(−u²/2) with u = ε/μ − μ/2, which is δ at the upper end.
@@ -66,7 +66,7 @@ def multiplier_of(epsilon: float, delta: float) -> float:
 @functools.lru_cache(maxsize=1024)
 def _largest_mu(epsilon: float, delta: float) -> float:
     """Return the calibrated μ: a root that is asked for again whenever a silo starts."""
-    allowed = _allowed(delta)
+    allowed = math.log(delta) - _DELTA_MARGIN
     # The μ at which the bound of `epsilon_of` is ε: δ(μ) keeps to δ there, and twice it may not.
     tail = math.sqrt(-2 * allowed)
     little = 2 * epsilon / (tail + math.sqrt(tail * tail + 2 * epsilon)) * (1 - 1e-12)
@@ -95,10 +95,6 @@ def _mills(x: float | Array) -> Array:
     from scipy.special import erfcx  # noqa: PLC0415
 
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(np.asarray(x) / math.sqrt(2)))
-
-
-def _allowed(delta: float) -> float:
-    return math.log(delta) - _DELTA_MARGIN
 
 
 def _bisect(keeps: Callable[[float], bool], good: float, bad: float) -> float:

@@ -122,7 +122,7 @@ LARGEST_DRAW = 16
 """No draw of noise is as many standard deviations away: `gaussian_integers` ends at 14."""
 
 _LARGEST_SUM = 2**62  # the ring, modulo 2⁶⁴, holds twice as much
-_MOST_SHIFT = 32  # what `Words.over` divides by
+_MOST_SHIFT = 32  # what `Words.shifted` divides by
 _TRACE_SHARE = 10  # the trace beside a clipped product moves by a tenth of what the product moves by
 
 

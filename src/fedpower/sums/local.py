@@ -18,13 +18,14 @@ from fedpower.rows.units import PARTS, FilledRows, unit_of, with_gaps
 from fedpower.rules.treatment import RowTreatment, with_data
 from fedpower.sums import device as on_device
 from fedpower.sums.lattice import (
+    CLIPPED_ROWS,
     SIDE,
+    WIDE_BYTES,
     ClippedQuestion,
     ClippedSum,
     ExactMoments,
     LatticeSum,
     Words,
-    clipped_rows,
     product_rows,
 )
 from fedpower.sums.moment import (
@@ -198,9 +199,8 @@ class LocalMoment:
     def clipped(self, question: ClippedQuestion | None = None, *, kappa: int = 0) -> ClippedSum:
         """Return the clipped product with a public basis, or Σ z, as secret as the rows."""
         width = self.source.n_features
-        found: ClippedSum = self._total(
-            clipped_rows(width), ClippedSum, self.treatment, width, question, kappa
-        )
+        size = max(1, min(CLIPPED_ROWS, WIDE_BYTES // (8 * width)))
+        found: ClippedSum = self._total(size, ClippedSum, self.treatment, width, question, kappa)
         require_count(self.source.name, self.n_rows, found.n_rows)
         return found
 
