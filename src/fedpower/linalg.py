@@ -55,11 +55,10 @@ def _cholesky_qr(columns: Array) -> Array | None:
 
 def spectral_norm(matrix: Array) -> float:
     """Return ‖matrix‖₂, the largest singular value."""
-    if len(matrix) >= TALL and matrix.shape[1]:
-        peak = max(float(matrix.max()), -float(matrix.min()))
-        if 1e-140 < peak < 1e140:  # else squares leave float64, or the matrix is zero
-            return float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix)[-1]))
-    return float(np.linalg.norm(matrix, 2))
+    peak = max(float(matrix.max(initial=0.0)), -float(matrix.min(initial=0.0)))
+    if len(matrix) < TALL or not 1e-140 < peak < 1e140:  # squares leave float64, or the matrix is zero
+        return float(np.linalg.norm(matrix, 2))
+    return float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix)[-1]))
 
 
 def is_orthonormal(basis: Array, tolerance: float = _ORTHONORMAL_TOLERANCE) -> bool:
@@ -156,8 +155,14 @@ _EPS = float(np.finfo(np.float64).eps)
 DEPENDENT = 1e-7  # unit directions closer to the span of the others bring nothing new
 
 
+def compressed(basis: Array, product: Array) -> Array:
+    """Return (ZᵀY + YᵀZ)/2: ZᵀAZ, and of noise in Y what is symmetric."""
+    inner = basis.T @ product
+    return np.asarray((inner + inner.T) / 2.0)
+
+
 def rayleigh_ritz(basis: Array, product: Array) -> tuple[Array, Array]:
-    """Return (values, coefficients)."""
+    """Return (values, coefficients) of what `compressed` returns, largest first."""
     values, coefficients = np.linalg.eigh(compressed(basis, product))
     return values[::-1], np.ascontiguousarray(coefficients[:, ::-1])
 
@@ -242,12 +247,6 @@ def leading_pairs(multiply: Callable[[Array], Array], start: Array, n_products: 
         product = np.hstack([product, multiply(block)])
 
 
-def compressed(basis: Array, product: Array) -> Array:
-    """Return (ZᵀY + YᵀZ)/2: ZᵀAZ, and of noise in Y what is symmetric."""
-    inner = basis.T @ product
-    return np.asarray((inner + inner.T) / 2.0)
-
-
 _SMALL = 200
 """Columns up to which all eigenvectors are found sooner than SciPy is imported."""
 
@@ -303,15 +302,14 @@ def shrunk_spectrum(values: Array, std: float, *, of: Literal["matrix", "estimat
 
 def _falling(values: Array) -> Array:
     """Return the values that fall and are nearest; scipy's function takes half a second to import."""
-    means: list[float] = []
-    sizes: list[int] = []
+    levels: list[tuple[float, int]] = []
     for value in values.tolist():
         mean, size = value, 1
-        while means and means[-1] <= mean:
-            before, many = means.pop(), sizes.pop()
+        while levels and levels[-1][0] <= mean:
+            before, many = levels.pop()
             mean, size = (before * many + mean * size) / (many + size), many + size
-        means.append(mean)
-        sizes.append(size)
+        levels.append((mean, size))
+    means, sizes = zip(*levels, strict=True)
     return np.repeat(means, sizes)
 
 
