@@ -65,7 +65,6 @@ def _rescale(block: Block, factors: Vector, *, divide: bool = False) -> Block:
 
 
 def entry_rows(block: SparseBlock) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the row of each stored entry of a sparse block."""
     return np.repeat(np.arange(block.shape[0], dtype=np.int64), np.diff(block.indptr))
 
 
