@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedpower import linalg
 from fedpower.linalg import (
     ALIGNMENTS,
     NoisedProduct,
@@ -241,7 +240,8 @@ def products(rng: np.random.Generator, dim: int, widths: tuple[int, ...]) -> lis
 def test_passes_are_made_in_the_span_of_the_products_and_give_what_all_columns_give():
     """The same fit, to rounding; fourteen thousand columns cost one factorisation, not sixty."""
     shown = products(np.random.default_rng(5), 60, (4, 4, 3))
-    whole = linalg._fitted(shown, None, None, rank=3, level=1.0, dim=60)
+    (wide,) = products(np.random.default_rng(6), 60, (30,))  # that says next to nothing
+    whole = joint_subspace([*shown, wide._replace(precision=1e-24)], rank=3, level=1.0)
     narrow = joint_subspace(shown, rank=3, level=1.0)
     assert sin_theta(narrow.basis, whole.basis) < 1e-6
     np.testing.assert_allclose(narrow.captured, whole.captured, rtol=1e-6)

@@ -3,8 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import threadpoolctl
@@ -56,10 +55,8 @@ def _cholesky_qr(columns: Array) -> Array | None:
 
 def spectral_norm(matrix: Array) -> float:
     """Return ‖matrix‖₂, the largest singular value."""
-    if len(matrix) < TALL or not matrix.shape[1]:
-        return float(np.linalg.norm(matrix, 2))
-    peak = max(float(matrix.max()), -float(matrix.min()))
-    if not 1e-140 < peak < 1e140:  # squares would leave float64, or the matrix is zero
+    peak = max(float(matrix.max(initial=0.0)), -float(matrix.min(initial=0.0)))
+    if len(matrix) < TALL or not 1e-140 < peak < 1e140:  # squares leave float64, or the matrix is zero
         return float(np.linalg.norm(matrix, 2))
     return float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix)[-1]))
 
@@ -158,10 +155,15 @@ _EPS = float(np.finfo(np.float64).eps)
 DEPENDENT = 1e-7  # unit directions closer to the span of the others bring nothing new
 
 
+def compressed(basis: Array, product: Array) -> Array:
+    """Return (ZᵀY + YᵀZ)/2: ZᵀAZ, and of noise in Y what is symmetric."""
+    inner = basis.T @ product
+    return np.asarray((inner + inner.T) / 2.0)
+
+
 def rayleigh_ritz(basis: Array, product: Array) -> tuple[Array, Array]:
-    """Return (values, coefficients)."""
-    compressed = basis.T @ product
-    values, coefficients = np.linalg.eigh((compressed + compressed.T) / 2)
+    """Return (values, coefficients) of what `compressed` returns, largest first."""
+    values, coefficients = np.linalg.eigh(compressed(basis, product))
     return values[::-1], np.ascontiguousarray(coefficients[:, ::-1])
 
 
@@ -245,12 +247,6 @@ def leading_pairs(multiply: Callable[[Array], Array], start: Array, n_products: 
         product = np.hstack([product, multiply(block)])
 
 
-def compressed(basis: Array, product: Array) -> Array:
-    """Return (ZᵀY + YᵀZ)/2: ZᵀAZ, and of noise in Y what is symmetric."""
-    inner = basis.T @ product
-    return np.asarray((inner + inner.T) / 2.0)
-
-
 _SMALL = 200
 """Columns up to which all eigenvectors are found sooner than SciPy is imported."""
 
@@ -306,20 +302,18 @@ def shrunk_spectrum(values: Array, std: float, *, of: Literal["matrix", "estimat
 
 def _falling(values: Array) -> Array:
     """Return the values that fall and are nearest; scipy's function takes half a second to import."""
-    means: list[float] = []
-    sizes: list[int] = []
+    levels: list[tuple[float, int]] = []
     for value in values.tolist():
         mean, size = value, 1
-        while means and means[-1] <= mean:
-            before, many = means.pop(), sizes.pop()
+        while levels and levels[-1][0] <= mean:
+            before, many = levels.pop()
             mean, size = (before * many + mean * size) / (many + size), many + size
-        means.append(mean)
-        sizes.append(size)
+        levels.append((mean, size))
+    means, sizes = zip(*levels, strict=True)
     return np.repeat(means, sizes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NoisedProduct:
+class NoisedProduct(NamedTuple):
     """Y = AZ + noise of variance 1/``precision`` in every entry; ``basis`` is Z, d×r orthonormal."""
 
     product: Array
@@ -327,8 +321,7 @@ class NoisedProduct:
     precision: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JointFit:
+class JointFit(NamedTuple):
     """What products show together."""
 
     basis: Array
@@ -345,29 +338,14 @@ def joint_subspace(
     start: Array | None = None,
 ) -> JointFit:
     """Return the r-dimensional subspace that fits all products best, and a moment from a start near it."""
-    if moment is not None:
-        return _fitted(products, moment, start, rank=rank, level=level, dim=len(moment.product))
-    dim = len(products[0].product)
-    within = np.linalg.qr(np.hstack([each.product - level * each.basis for each in products]))[0]
-    if 2 * within.shape[1] > dim:
-        return _fitted(products, None, None, rank=rank, level=level, dim=dim)
-    inside = [
-        replace(each, product=within.T @ each.product, basis=within.T @ each.basis) for each in products
-    ]
-    found = _fitted(inside, None, None, rank=rank, level=level, dim=dim)
-    return replace(found, basis=within @ found.basis)
-
-
-def _fitted(
-    products: Sequence[NoisedProduct],
-    moment: NoisedProduct | None,
-    start: Array | None,
-    *,
-    rank: int,
-    level: float,
-    dim: int,
-) -> JointFit:
-    """Return the fit by passes until it is still; ``dim`` is d, of which products may show a part."""
+    dim, within = len(products[0].product), None
+    if moment is None:
+        shown = np.linalg.qr(np.hstack([y.product - level * y.basis for y in products]))[0]
+        if 2 * shown.shape[1] <= dim:  # the fit is in the few directions that products show
+            within = shown
+            products = [
+                NoisedProduct(within.T @ y.product, within.T @ y.basis, y.precision) for y in products
+            ]
     if start is None:
         stacked = np.hstack([math.sqrt(y.precision) * (y.product - level * y.basis) for y in products])
         leading = np.linalg.eigh(stacked.T @ stacked)[1][:, ::-1][:, :rank]
@@ -389,21 +367,20 @@ def _fitted(
     product = (found * clear) @ right @ half  # GU of the last U but one
     inner_core = found.T @ product @ (before.T @ found)
     core = (inner_core + inner_core.T) / 2.0 + level * np.eye(len(clear))
-    return JointFit(basis=found, captured=strength * cosines, core=core)
+    return JointFit(found if within is None else within @ found, captured=strength * cosines, core=core)
 
 
 def _left_factor(
     products: Sequence[NoisedProduct], moment: NoisedProduct | None, basis: Array, level: float
 ) -> tuple[Array, Array]:
-    rank = basis.shape[1]
-    left, inner = np.zeros(basis.shape), np.zeros((rank, rank))
-    for each in products:
-        turned = each.basis.T @ basis
-        left += each.precision * ((each.product - level * each.basis) @ turned)
-        inner += each.precision * (turned.T @ turned)
+    left, inner = np.zeros(basis.shape), np.zeros((basis.shape[1],) * 2)
+    for y in products:
+        turned = y.basis.T @ basis
+        left += y.precision * ((y.product - level * y.basis) @ turned)
+        inner += y.precision * (turned.T @ turned)
     if moment is not None:
         left += moment.precision * (moment.product @ basis - level * basis)
-        inner += moment.precision * np.eye(rank)
+        inner += moment.precision * np.eye(len(inner))
     return left, inner
 
 

@@ -37,12 +37,10 @@ TOGETHER: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
     "the first sets the order": ([NORTH, frame(c=[9.0], a=[7.0], b=[8.0])], {}, ("a", "b", "c")),
     "a column is missing": ([NORTH, frame(a=[7.0], d=[8.0])], {}, "without 'b', 'c';"),
     "there is one more": ([frame(a=[1.0]), frame(a=[7.0], d=[8.0])], {}, "also 'd'; .*extra_columns=\"dro"),
-    "chosen columns": ([NORTH, frame(a=[7.0], d=[8.0])], {"columns": ["a"], "extra": "drop"}, ("a",)),
-    "a column twice": ([NORTH], {"columns": ["a", "a"], "extra": "drop"}, "got 'a' more than once"),
+    "shared columns": ([NORTH, frame(a=[7.0], d=[8.0])], {"extra": "drop"}, ("a",)),
+    "none in common": ([NORTH, frame(d=[8.0])], {"extra": "drop"}, "share a column at least, got none"),
     "no names": ([BARE, BARE], {}, None),
     "other widths": ([BARE, np.ones((2, 4))], {}, "must have 3 columns as one.npy has, got 4"),
-    "fewer names": ([BARE], {"columns": ["a", "b"]}, "one.npy must have 2 columns as one.npy has, got 3"),
-    "names given": ([BARE], {"columns": ["a", "b", "c"]}, ("a", "b", "c")),
     "some have names": ([NORTH, BARE], {}, "got names in the data frame and none in one.npy; name"),
     "all have names": ([NORTH, open_source(BARE, columns=["c", "b", "a"])], {}, ("a", "b", "c")),
     "none at all": ([], {}, "at least one source"),
@@ -114,6 +112,8 @@ def test_a_nameless_column_is_refused_only_where_it_is_used(tmp_path):
     columns, _ = match_columns([open_source(path, drop=[""])])
     assert columns == ("a", "b")
     columns, (chosen,) = match_columns([open_source(path, columns=["b", "a"], extra="drop")])
+    with pytest.raises(InputError, match="got 'a' more than once"):
+        open_source(path, columns=["a", "a"], extra="drop")
     assert columns == ("b", "a")
     assert np.vstack(list(chosen.blocks(7))).tolist() == [[3, 1], [5, 2]]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from private_silos import ask_in_bytes as ask
-from private_silos import private_study, refused
+from private_silos import message, private_study, refused
 
 from budgets import priced
 from federations import ASK_MOMENT
@@ -96,7 +96,8 @@ def test_exact_counts_are_those_of_numpy_and_huge_numbers_are_counted_like_other
     )
     scores = X / 5.0 @ asked.axes - asked.offset
     inside = [np.clip(scores[:, axis], -asked.reach[axis], asked.reach[axis]) for axis in (0, 1)]
-    wanted = np.histogram2d(*inside, bins=asked.edges)[0]
+    ranges = [(-reach, reach) for reach in asked.reach]
+    wanted = np.histogram2d(*inside, bins=MOST_BINS, range=ranges)[0]
     found = count_scores(open_source(X), RULE, asked)
     assert np.array_equal(found.reshape(MOST_BINS, MOST_BINS), wanted)
     assert found.sum() == 777
@@ -138,7 +139,7 @@ def test_terms_that_cannot_be_are_refused(wrong):
 )
 def test_counts_that_cannot_be_are_set_aside(counts):
     agreed, words = study(), counts.astype(np.int64).view(np.uint64)
-    told = problem_with(QueryAnswer(words=words), question(), agreed, silo="north", run="r", n_rows=500)
+    told = problem_with(QueryAnswer(words=words), message(agreed, question()), agreed, n_rows=500)
     assert told is not None
 
 

@@ -4,14 +4,15 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 import fedpower
-from fedpower.cli.console import INTERRUPTED, PipeClosedError, exit_status
+from fedpower.cli.console import INTERRUPTED, exit_status
 
 _GROUPS = {
     "Analyse": {
@@ -40,69 +41,56 @@ COMMANDS = {name: found for group in _GROUPS.values() for name, found in group.i
 
 NAME = "fedpower"
 _TRACEBACK = "--traceback"
-_Listing = Mapping[str, Mapping[str, str]]
-"""By heading the line of each command."""
+_Listing = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""By heading and command what is known of it, its line last."""
+_PIPE_CLOSED = 141  # what a shell reports of a command whose reader has closed the pipe, such as `| head`
 
 
 class LazyGroup(click.Group):
     """Commands that are listed and completed without being imported."""
 
     def __init__(
-        self, *given: Any, listing: Callable[[], _Listing], load: Callable[[str], click.Command], **more: Any
+        self, *given: Any, listing: _Listing, load: Callable[[str], click.Command], **more: Any
     ) -> None:
         super().__init__(*given, **more)
         self.listing, self.load = listing, load
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
-        return [name for lines in self.listing().values() for name in lines]
+        return [name for commands in self.listing.values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, imported now; None where there is none of that name."""
         return self.load(cmd_name) if cmd_name in self.list_commands(ctx) else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first word names, or suggest one that is like it."""
         self.commands: Any = dict.fromkeys(self.list_commands(ctx))  # of which click suggests one
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands that begin so."""
-        lines = {name: line for lines in self.listing().values() for name, line in lines.items()}
-        matching = [CompletionItem(name, help=lines[name]) for name in lines if name.startswith(incomplete)]
+        known = [item for commands in self.listing.values() for item in commands.items()]
+        matching = [
+            CompletionItem(name, help=line) for name, (*_, line) in known if name.startswith(incomplete)
+        ]
         return matching + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the listing, by heading."""
-        for heading, lines in self.listing().items():
+        for heading, commands in self.listing.items():
             with formatter.section(heading):
-                formatter.write_dl(list(lines.items()))
+                formatter.write_dl([(name, line) for name, (*_, line) in commands.items()])
 
 
 class CommandLine(LazyGroup):
     """The commands, and errors that are one sentence."""
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, args: Any = None, *given: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run a command line and end the process with 0, 1 (our fault), 2 (refused), 130 or 141."""
         words = list(sys.argv[1:] if args is None else args)
         traceback = _TRACEBACK in words or os.environ.get("FEDPOWER_TRACEBACK", "") not in ("", "0")
         words = [word for word in words if word != _TRACEBACK]
-        status = exit_status(
-            lambda: super(CommandLine, self).main(
-                words, NAME, complete_var, standalone_mode=False, obj=[NAME, *words], **extra
-            ),
-            traceback=traceback,
-            command=" ".join(words[:2]),
-        )
+        extra |= {"prog_name": NAME, "standalone_mode": False, "obj": [NAME, *words]}
+        run = partial(super().main, words, *given, **extra)
+        status = exit_status(run, traceback=traceback, command=" ".join(words[:2]))
         if not standalone_mode:
             return status
         if status == INTERRUPTED:  # a second Ctrl-C, while threads end, ends them without a word
@@ -115,12 +103,10 @@ class CommandLine(LazyGroup):
             status = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            raise PipeClosedError from None
+            # What is still buffered goes nowhere, without a word at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(_PIPE_CLOSED)
         return status
-
-
-def _listing() -> _Listing:
-    return {group: {name: line for name, (_, line) in found.items()} for group, found in _GROUPS.items()}
 
 
 def _load(name: str) -> click.Command:
@@ -130,7 +116,7 @@ def _load(name: str) -> click.Command:
 
 @click.group(
     cls=CommandLine,
-    listing=_listing,
+    listing=_GROUPS,
     load=_load,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},

@@ -1,6 +1,6 @@
 """`fedpower analyze`: analyses of the covariance that a fit released, which cost nothing more."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,10 +24,6 @@ from fedpower.rows.units import features_of
 from fedpower.values import pl
 
 _MOST_ROWS = 30
-
-
-def _listing() -> Mapping[str, Mapping[str, str]]:
-    return {"Commands": {name: line for name, (_, _, line) in analyses.ANALYSES.items()}}
 
 
 def _command(name: str) -> click.Command:
@@ -58,7 +54,7 @@ def _command(name: str) -> click.Command:
         of_rows.append(option("--rows FILE", file.rows))
         of_rows.append(option(f"--{file.option} CSV", file.help, PATH, name="written"))
     wanted = options(
-        click.argument("result", type=PATH),
+        "RESULT",
         *(declared(parameter, spec) for parameter, spec in settings.items() if spec.option is not None),
         *of_rows,
         output(help="Folder for tables, JSON and a page."),
@@ -67,7 +63,7 @@ def _command(name: str) -> click.Command:
     return click.command(name, help=line)(wanted(command))
 
 
-@click.group(cls=LazyGroup, listing=_listing, load=_command)
+@click.group(cls=LazyGroup, listing={"Commands": analyses.ANALYSES}, load=_command)
 def analyze() -> None:
     """Compute from the covariance that a RESULT of `fedpower fit` kept.
 

@@ -170,26 +170,12 @@ class FitProgress:
         self._shown.update(self._steps, completed=closed.step, visible=True, note=line)
 
 
-@contextmanager
-def progress_of_fit(silos: Iterable[str], n_steps: int | None = None) -> Iterator[FitProgress | None]:
-    """Give the progress of a fit; None where nothing is shown."""
-    with bars() as shown:
-        yield None if shown is None else FitProgress(shown, silos, n_steps)
-
-
 # --- errors -----------------------------------------------------------------------------------------
 
 REFUSED = 2
 _OUR_FAULT = 1
 INTERRUPTED = 130
-_PIPE_CLOSED = 141
-"""What a shell reports of a command whose reader has closed the pipe, such as `| head`."""
-
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class PipeClosedError(Exception):
-    """The reader of the command's output has closed the pipe."""
 
 
 def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -> int:
@@ -198,10 +184,6 @@ def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             status = run()
-    except PipeClosedError:
-        # what is still buffered goes nowhere, without a word at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _PIPE_CLOSED
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return REFUSED
@@ -245,14 +227,8 @@ _WORDS = re.compile(
     r"""(?P<quoted>'[^']*'|"[^"]*"|`[^`]*`)|(?P<before>\b(?:with|correct|give|change) )?"""
     r"""\b(?P<name>[a-z]+(?:_[a-z]+)*)(?:=(?P<value>'\w+'|"\w+"|True)|\b)"""
 )
-_SAME_NAME = (
-    *("codebook", "data_set", "data_version", "decimal", "drop", "encoding", "extra_columns"),
-    *("force", "n_features", "rename", "separator"),
-)
-_OTHERS = {
-    **{name: f"--{name.replace('_', '-')}" for name in _SAME_NAME},
-    **{"column": "--unit", "ranges": "--range", "rows": "--rows-per-unit"},
-}
+_PLAIN = ("columns", "nodes", "variants")
+"""Options whose names are words of sentences that mean no option."""
 
 
 def in_options(sentence: str, command: str = "fit") -> str:
@@ -260,12 +236,15 @@ def in_options(sentence: str, command: str = "fit") -> str:
 
     A plain word such as ``noise`` is an option where a value follows, or where the sentence is about it.
     """
+    from fedpower.cli.options import SHARED
     from fedpower.options import FLAT, option_name
 
     subject = sentence.partition(" must ")[0]
     if command.startswith(_STUDIED) or ".toml" in subject:
         return sentence
-    known = {name: option_name(name) for name, spec in FLAT.items() if spec.option is not None} | _OTHERS
+    known = {name: option_name(name) for name, spec in FLAT.items() if spec.option is not None}
+    known |= {name: words.split()[0] for name, (words, _, _) in SHARED.items() if name not in _PLAIN}
+    known |= {"column": "--unit", "rows": "--rows-per-unit"}
 
     def named(word: re.Match[str]) -> str:
         before, name, value = word["before"] or "", word["name"], word["value"]

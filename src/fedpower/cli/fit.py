@@ -12,24 +12,15 @@ from typing import Any
 import click
 from msgspec import structs
 
-from fedpower.cli.console import note, print_json, print_table, progress_of_fit, say
+from fedpower.cli.console import FitProgress, bars, note, print_json, print_table, say
 from fedpower.cli.options import READING, Command, given_options, option, options, output
 from fedpower.cli.privacy import share_used
 from fedpower.cli.results import print_result
-from fedpower.cli.silos import (
-    Silos,
-    find_ledgers,
-    named_files,
-    note_doubts,
-    open_networks,
-    open_silos,
-    read_vector,
-)
+from fedpower.cli.silos import find_ledgers, named_files, note_doubts, open_networks, open_silos, read_vector
 from fedpower.engines.inprocess import Run
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, RepeatedFitWarning, weights_summary
-from fedpower.estimator.fitting import fit_data, open_data
-from fedpower.estimator.fitting import prepare as prepare_silos
+from fedpower.estimator.fitting import Data, fit_data, open_data, prepare_data
 from fedpower.options import FLAT, Options, Secure, from_flat
 from fedpower.privacy import Ledger
 from fedpower.report.codebook_file import rendered
@@ -39,7 +30,7 @@ from fedpower.report.result import KNOWN
 from fedpower.report.text import number
 from fedpower.rows.networks import weighed_edges
 from fedpower.rows.opening import open_source
-from fedpower.rows.plink import read_variants
+from fedpower.rows.plink import VariantList, read_variants
 from fedpower.rows.source import RowSource
 from fedpower.rules.codebook import CodeBook
 
@@ -74,17 +65,18 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
     if given["prepare_only"]:
         _prepare(given)
         return
-    _check_promise(given)
+    flat, variants = _checked(given)
     target = given["output"] or Path("result")
     with new_folder(target, known=KNOWN, force=given["force"]) as place:
-        silos, wanted = _silos_and_options(given, target)
-        with _running(given, silos, wanted) as run:
-            result = fit_data(wanted, open_data(silos, wanted, _extra(given)), run)
-            origins = {name: _origin(given, silo, name, run) for name, silo in silos.items()}
-            silos_of_run = [structs.replace(silo, **origins[silo.name]) for silo in result.record.silos]
-            result = result.with_record(
-                command=ctx.find_root().obj, silos=silos_of_run, started=started.isoformat()
-            )
+        data, wanted = _opened(given, flat, variants)
+        require_room(target, data.n_features)
+        with _running(given, data, wanted) as run:
+            result = fit_data(wanted, data, run)
+            silos = [
+                structs.replace(silo, **_origin(given, data.sources[silo.name], silo.name, run))
+                for silo in result.record.silos
+            ]
+            result = result.with_record(command=ctx.find_root().obj, silos=silos, started=started.isoformat())
             result.write_into(place)
     print_result(result, target, verbose=given["verbose"], as_json=given["as_json"])
     if given["as_json"] and not result.privacy.is_private:
@@ -99,10 +91,11 @@ def _prepare(given: dict[str, Any]) -> None:
     book do not pay for it again.
     """
     path = given["output"] or Path("codebook.toml")
-    silos, wanted = open_silos(given), from_flat({**given_options(given), "n_components": 1})
-    note_doubts(silos, wanted)
-    with new_file(path, force=given["force"]) as place, _running(given, silos, wanted) as run:
-        book = prepare_silos(wanted, silos, run, extra_columns=_extra(given))
+    wanted = from_flat({**given_options(given), "n_components": 1})
+    data = open_data(open_silos(given), wanted, given["extra_columns"])
+    note_doubts(data.sources)
+    with new_file(path, force=given["force"]) as place, _running(given, data, wanted) as run:
+        book = prepare_data(wanted, data, run)
         place.write_text(rendered(book), encoding="utf-8")
     if given["as_json"]:
         names = ("columns", "offset", "scale", "low", "high", "bound", "found", "epsilon", "delta")
@@ -115,41 +108,40 @@ def _prepare(given: dict[str, Any]) -> None:
 # --- from words to a result ------------------------------------------------------------------------
 
 
-def _extra(given: Mapping[str, Any]) -> Any:
-    return given["extra_columns"] or "refuse"
-
-
-def _silos_and_options(given: dict[str, Any], target: Path) -> tuple[Silos, Options]:
-    """Return the silos of a fit and its options; report doubtful columns."""
-    flat = given_options(given)
+def _opened(
+    given: dict[str, Any], flat: dict[str, Any], variants: VariantList | None
+) -> tuple[Data, Options]:
+    """Return the rows of a fit and its options; report what may be odd about the rows."""
     if given["network"] is not None:
-        networks = open_networks(given)
-        _note_weights(networks)
-        require_room(target, next(iter(networks.values())).n_features)
         rows = {"normalize": True} if given["network"] == "row" else {}
-        return dict(networks), from_flat({"noise": "moment", "solver": "moment", **rows, **flat})
-    variants = None if given["variants"] is None else read_variants(given["variants"])
+        wanted = from_flat({"noise": "moment", "solver": "moment", **rows, **flat})
+        data = open_data(open_networks(given), wanted)
+        _note_weights(data.sources)
+        return data, wanted
     listed = None
     if variants is not None:  # of the first file, where the list names no alleles
         listed = variants.columns(open_source(next(iter(named_files(given["files"]).values()))))
     silos = open_silos(given, columns=listed)
     files = {"offset": given["center_file"], "scale": given["scale_file"]}
     if any(files.values()):
-        columns = open_data(silos, from_flat(flat), _extra(given)).columns
+        columns = open_data(silos, from_flat(flat), given["extra_columns"]).columns
         flat |= {name: read_vector(path, columns) for name, path in files.items() if path is not None}
     if variants is not None and variants.offset is not None:
         flat |= {"offset": variants.offset, "scale": variants.scale}
     wanted = from_flat(flat)
-    require_room(target, note_doubts(silos, wanted))
-    return silos, wanted
+    data = open_data(silos, wanted, given["extra_columns"])
+    note_doubts(data.sources)
+    return data, wanted
 
 
-def _check_promise(given: dict[str, Any]) -> None:
-    """Refuse options that contradict each other about privacy, before anything is read."""
-    wanted = from_flat(given_options(given))
+def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], VariantList | None]:
+    """Return the options of a fit and its variants; refuse contradictions before any rows are read."""
+    flat, variants = given_options(given), None
+    wanted = from_flat(flat)
     public = [given["center_file"], given["scale_file"]]
     if given["variants"] is not None:
-        public.append(read_variants(given["variants"]).offset)
+        variants = read_variants(given["variants"])
+        public.append(variants.offset)
         for name in ("columns", "groups", "center_file", "scale_file", "codebook"):
             if given[name]:
                 raise InputError(f"--variants must go without --{name.replace('_', '-')}, got both")
@@ -162,18 +154,18 @@ def _check_promise(given: dict[str, Any]) -> None:
         )
     if given["ledgers"] and not wanted.is_private:
         raise InputError("--ledgers must go with a finite epsilon, got --epsilon inf, which charges nothing")
+    return flat, variants
 
 
 @contextmanager
-def _running(given: Mapping[str, Any], silos: Silos, wanted: Options) -> Iterator[Run]:
+def _running(given: Mapping[str, Any], data: Data, wanted: Options) -> Iterator[Run]:
     """Give how silos are fitted: with their ledgers, a progress bar, and a sentence for Ctrl-C."""
-    ledgers = find_ledgers(list(silos), given)
+    ledgers = find_ledgers(list(data.sources), given)
     clipped = None if wanted.network else partial(_note_clipped, given["row_norm"])
     try:
-        with (
-            progress_of_fit(silos, getattr(wanted.solver, "n_steps", None)) as show,
-            warnings.catch_warnings(),
-        ):
+        with bars() as shown, warnings.catch_warnings():
+            n_steps = getattr(wanted.solver, "n_steps", None)
+            show = None if shown is None else FitProgress(shown, data.sources, n_steps)
             for category in (NoiseWarning, RepeatedFitWarning, ClippingWarning):  # the output contains them
                 warnings.simplefilter("ignore", category)
             yield Run(
@@ -195,11 +187,11 @@ def _running(given: Mapping[str, Any], silos: Silos, wanted: Options) -> Iterato
         raise click.Abort(f"interrupted, so no result was written; {charged}") from None
 
 
-def _origin(given: Mapping[str, Any], silo: Path | RowSource, name: str, run: Run) -> dict[str, Any]:
+def _origin(given: Mapping[str, Any], silo: RowSource, name: str, run: Run) -> dict[str, Any]:
     """Return where a silo's rows are and what its ledger says: one operator holds all of them here."""
-    source = given["files"][0] if given["groups"] else silo if isinstance(silo, Path) else silo.name
+    source = given["files"][0] if given["groups"] else silo.name
     if not isinstance(run.ledgers, Mapping):
-        return {"source": str(source)}
+        return {"source": source}
     with Ledger.open(run.ledgers[name]) as ledger:
         account = ledger.statement()
     budget = BudgetRecord(
@@ -209,7 +201,7 @@ def _origin(given: Mapping[str, Any], silo: Path | RowSource, name: str, run: Ru
         delta=account["cap"]["delta"],
         used=share_used(account),
     )
-    return {"source": str(source), "budget": budget}
+    return {"source": source, "budget": budget}
 
 
 # --- output ----------------------------------------------------------------------------------------
@@ -233,23 +225,21 @@ def _note_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) ->
             f"all {total} rows are longer than --row-norm {row_norm:g} and were clipped, so only their "
             f"directions count {_EYES}; give a larger bound, or --center-file and --scale-file"
         )
-    elif any(count for count, _ in counts.values()):
-        shares = [f"{n} in {name} ({n / rows:.1%})" for name, (n, rows) in counts.items() if n]
-        note(f"rows longer than --row-norm were clipped: {', '.join(shares)} {_EYES}")
+    elif shares := _shares(counts):
+        note(f"rows longer than --row-norm were clipped: {shares} {_EYES}")
+
+
+def _shares(counts: Mapping[str, tuple[int, int]]) -> str:
+    return ", ".join(f"{n} in {name} ({n / of:.1%})" for name, (n, of) in counts.items() if n)
 
 
 def _note_weights(networks: Mapping[str, RowSource]) -> None:
     """Report to the operator what the public maximum did to the edges; no result keeps it."""
     weighed = weighed_edges(networks)
+    capped = _shares({name: (edges.n_capped, edges.n_edges) for name, edges in weighed.items()})
     summary = weights_summary(weighed.values())
-    capped = [
-        f"{edges.n_capped} in {name} ({edges.n_capped / edges.n_edges:.1%})"
-        for name, edges in weighed.items()
-        if edges.n_capped
-    ]
-    if summary is None and capped:
-        summary = f"edges heavier than edge_weight were capped: {', '.join(capped)}"
-    if summary is not None:
+    summary = summary or (capped and f"edges heavier than edge_weight were capped: {capped}")
+    if summary:
         note(f"{summary.replace('edge_weight', '--edge-weight')} {_EYES}")
 
 

@@ -34,14 +34,7 @@ def _days(default: int) -> Any:
     return option("--days", "Days of validity.", click.IntRange(1, 36500), default=default)
 
 
-_STUDY = click.argument("study", type=PATH)
-_KIT = click.argument("kit", type=PATH)
-_SILO_FILE = click.argument("silo_file", type=PATH, required=False)
-_REQUESTS = options(
-    click.argument("authority", type=PATH),
-    click.argument("requests", type=PATH, nargs=-1, required=True),
-    _days(PARTY_DAYS),
-)
+_REQUESTS = options("AUTHORITY REQUESTS...", _days(PARTY_DAYS))
 
 
 def _kits() -> Any:
@@ -63,8 +56,8 @@ def node() -> None:
 
 
 @node.command()
-@_STUDY
 @options(
+    "STUDY",
     output(help="New folder: `authority` by default, `kits` with --with-keys."),
     _days(AUTHORITY_DAYS),
     option("--with-keys", "For rehearsals: make the keys and kits of all parties here."),
@@ -96,9 +89,9 @@ def ca_init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> 
 
 
 @node.command()
-@_STUDY
-@click.argument("party")
 @options(
+    "STUDY",
+    click.argument("party"),
     output(help="New folder for the kit; kits/PARTY next to STUDY by default."),
     option("--renew", "Make a new key in an existing kit, which keeps working."),
 )
@@ -150,8 +143,7 @@ def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool
 
 
 @node.command()
-@_KIT
-@click.argument("certificate", type=PATH)
+@options("KIT CERTIFICATE")
 def accept(kit: Path, certificate: Path) -> None:
     """Put the CERTIFICATE that came from the authority into the KIT in which the key was made.
 
@@ -164,8 +156,7 @@ def accept(kit: Path, certificate: Path) -> None:
 
 
 @node.command()
-@click.argument("folders", type=PATH, nargs=-1, required=True)
-@options("as_json")
+@options("FOLDERS... as_json")
 def status(folders: tuple[Path, ...], *, as_json: bool) -> None:
     """Show whose certificates are in FOLDERS (kits, or an authority), and when they end."""
     kits = _kits()
@@ -215,7 +206,7 @@ def _next(party: str, kit: Path) -> str:
 
 
 @node.command()
-@click.argument("file", type=PATH)
+@options("FILE")
 def key(file: Path) -> None:
     """Print the public half of a silo's signing key in FILE; a new key where there is no such file.
 
@@ -234,9 +225,8 @@ def key(file: Path) -> None:
 
 
 @node.command()
-@_KIT
-@_SILO_FILE
 @options(
+    "KIT [SILO_FILE]",
     option("--part", "Run one process only, as its own user.", click.Choice(["vault", "node"])),
     option("--socket", "With --part: the socket at which the vault listens.", PATH, name="place"),
 )
@@ -307,9 +297,7 @@ def _opened(kit: Path, silo_file: Path | None) -> tuple[SiloFile, Any]:
 
 
 @node.command()
-@_KIT
-@_SILO_FILE
-@options("as_json")
+@options("KIT [SILO_FILE] as_json")
 def approve(kit: Path, silo_file: Path | None, *, as_json: bool) -> None:
     """Show what would leave the silo of KIT and its price, and how to agree; contact nobody."""
     needs_flare()

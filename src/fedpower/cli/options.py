@@ -122,7 +122,6 @@ class Command(click.Command):
             self.epilog = f"{self.epilog or ''}\n\n--help-all lists more options, which may stand in a file."
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write every heading with its options."""
         listed: dict[str, list[tuple[str, str]]] = {group: [] for group in _HEADINGS}
         for parameter in self.get_params(ctx):
             line = parameter.get_help_record(ctx)
@@ -192,12 +191,13 @@ def option(
     """Return the declaration of an option, from its words, such as "-o --output FILE", and its help."""
     flags = words.split()
     if not flags[-1].startswith("-"):
-        metavar = flags.pop() if metavar is None else metavar
+        placeholder = flags.pop()
+        metavar = placeholder if metavar is None else metavar
     elif metavar is None and type is None:
         settings |= {"is_flag": True}
     if metavar in ("FILE", "FOLDER") and type is None:
         type = click.Path(path_type=Path, file_okay=metavar == "FILE")
-    names = [*flags, *([] if name is None else [name])]
+    names = flags if name is None else [*flags, name]
     return click.option(*names, cls=Option, group=group, help=help, type=type, metavar=metavar, **settings)
 
 
@@ -205,7 +205,7 @@ def _set_quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.meta["fedpower.quiet"] = value
 
 
-_SHARED: dict[str, tuple[str, str, str]] = {
+SHARED: dict[str, tuple[str, str, str]] = {
     "as_json": ("--json", "main", "Print one JSON object."),
     "force": ("--force", "main", "Replace earlier output."),
     "quiet": ("-q --quiet", "main", "Show no progress."),
@@ -245,7 +245,7 @@ _READ: dict[str, dict[str, Any]] = {
     "n_features": {"type": int},
     "columns": {"callback": names},
     "drop": {"multiple": True},
-    "extra_columns": {"type": click.Choice(["refuse", "drop"])},
+    "extra_columns": {"type": click.Choice(["refuse", "drop"]), "default": "refuse"},
     "rename": {"callback": by_name("OLD=NEW"), "multiple": True},
     "ledgers": {"multiple": True},
     "data_version": {"callback": _versions, "multiple": True},
@@ -259,7 +259,10 @@ READING = f"{TEXT} rename"
 
 
 def options(*wanted: str | _Decorator) -> _Decorator:
-    """Declare options on a command, in the order in which help lists them; shared ones by their names."""
+    """Declare options on a command, in the order in which help lists them; shared ones by their names.
+
+    Words in capitals are paths, written as usage shows them: ``KIT [SILO_FILE]`` or ``FOLDERS...``.
+    """
     declared = [
         declaration
         for item in wanted
@@ -275,12 +278,15 @@ def options(*wanted: str | _Decorator) -> _Decorator:
 
 
 def shared(name: str, **changed: Any) -> _Decorator:
-    """Return the declaration of an option by its name."""
+    """Return the declaration of an option by its name, or of an argument."""
     if name == "files":
         return click.argument(name, nargs=-1, required=True, metavar="FILE...", type=click.Path())
-    if name not in _SHARED:
+    if name.isupper():
+        nargs, required = -1 if name.endswith("...") else 1, not name.startswith("[")
+        return click.argument(name.strip("[.]").lower(), type=PATH, nargs=nargs, required=required)
+    if name not in SHARED:
         return declared(name, FLAT[name], **{**_READ.get(name, {}), **changed})
-    words, group, help = _SHARED[name]
+    words, group, help = SHARED[name]
     given = {"group": group, "help": help, **_READ.get(name, {}), **changed}
     return option(words, name=name, **given)
 

@@ -72,7 +72,7 @@ def plan(**given: Any) -> None:
         record = asdict(made) | {"epsilon": made.epsilon if math.isfinite(made.epsilon) else "inf"}
         print_json({"silos": sizes, "n_features": n_features, **record, "ledgers": left})
     else:
-        _print(made, sizes, n_features, left, given["n_components"], thing=counted_as(given))
+        _print(made, sizes, n_features, left, given)
 
 
 def _public_facts(
@@ -82,7 +82,7 @@ def _public_facts(
     if given["files"]:
         if given["sizes"] or given["n_features"]:
             raise InputError("--n-features and --rows must go without FILES, got both")
-        data = open_data(open_silos(given), wanted, given["extra_columns"] or "refuse")
+        data = open_data(open_silos(given), wanted, given["extra_columns"])
         with bar_of("rows") as advance, every_problem(data.sources.values()):
             sizes = {
                 name: source.n_units
@@ -163,18 +163,12 @@ def _left_after(path: Path, epsilon: float) -> dict[str, Any]:
 
 
 def _print(
-    made: Plan,
-    sizes: dict[str, int],
-    n_features: int,
-    left: dict[str, dict[str, Any]],
-    asked: int | float | str,
-    *,
-    thing: str,
+    made: Plan, sizes: dict[str, int], n_features: int, left: dict[str, dict[str, Any]], given: dict[str, Any]
 ) -> None:
     promise = f"epsilon={made.epsilon:g}, delta={made.delta:g}"
     if not math.isfinite(made.epsilon):
         promise = "NOT PRIVATE (epsilon = inf)"
-    rows = f"{sum(sizes.values()):,} {thing}s of {n_features} columns"
+    rows = f"{sum(sizes.values()):,} {counted_as(given)}s of {n_features} columns"
     say(f"{count(len(sizes), 'silo')}, {rows}; {promise}.")
     numbers = ("rounds", "up a silo", "down a silo", "noise", "predicted sin θ")
     shown = [
@@ -201,10 +195,10 @@ def _print(
         )
     lines += made.remarks
     ranks = [way.rank for way in made.candidates if way.chosen and way.rank is not None]
-    if ranks and not isinstance(asked, int):
+    if ranks and not isinstance(given["n_components"], int):
         k = ranks[0]
         would = f"find {count(k, 'component')}" if k else "determine no component"
-        lines.append(f"It would {would} for -k {asked}")
+        lines.append(f"It would {would} for -k {given['n_components']}")
     lines += [] if made.missing is None else [made.missing]
     lines += [] if made.needed is None else [made.needed.sentence]
     say(*map(as_sentence, lines))
@@ -220,14 +214,10 @@ _SHOWN, _LONGEST = 5, 24
 
 _FACTS = ("name", "type", "n_rows", "n_missing", "n_odd", "low", "high", "levels", "doubts")
 
-_PUBLIC = """\
-# A draft of a code book: what the cells of tables become, one rule a column.
-# It was written from names and stored types alone, and no row has a part in it. Fill in every
-"""
-_CONFIDENTIAL = """\
-# Confidential: drafted from rows. Do not send; propose a code book from what you know instead.
-# What the cells of tables become, one rule a column. Compare it with what you know, and fill in every
-"""
+_PUBLIC = "# Drafted from names and stored types alone: no row has a part in it.\n"
+_CONFIDENTIAL = (
+    "# Confidential: drafted from rows. Do not send; propose a code book from what you know instead.\n"
+)
 
 
 @click.command(cls=Command, epilog="Example: fedpower inspect north.csv --draft codebook.toml")
@@ -298,7 +288,6 @@ def _print_columns(name: str, looks: list[ColumnLook]) -> None:
 
 
 def _cells_of(look: ColumnLook) -> str:
-    """Return what a column's cells are, in short."""
     if look.type == "number" and look.low is not None and look.high is not None:
         return f"{number(look.low)} to {number(look.high)}"
     if look.type == "nothing":

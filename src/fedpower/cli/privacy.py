@@ -8,14 +8,13 @@ from typing import Any, Literal, get_args
 import click
 
 from fedpower.cli.console import advancing, bar_of, note, print_json, print_table, say
-from fedpower.cli.options import PATH, Command, option, options
+from fedpower.cli.options import Command, option, options
 from fedpower.errors import InputError, require
 from fedpower.privacy import Ledger, mu_of
 from fedpower.privacy.ledger import jsonable, rounded_down
+from fedpower.report.text import date_and_time
 
 # --- ledger ----------------------------------------------------------------------------------------
-
-_LEDGER = click.argument("ledger", type=PATH, metavar="LEDGER")
 
 
 @click.group()
@@ -35,8 +34,8 @@ def _cap(purpose: str) -> tuple[Any, Any]:
 
 
 @ledger.command()
-@_LEDGER
 @options(
+    "LEDGER",
     *_cap("Cap on all that may ever be spent"),
     option("--silo NAME", "The silo it belongs to; NORTH for a file called NORTH.ledger."),
     "data_set as_json",
@@ -63,8 +62,7 @@ def create(
 
 
 @ledger.command()
-@_LEDGER
-@options(option("--what-if EPSILON", "Would a fit with this epsilon be allowed?", float), "as_json")
+@options("LEDGER", option("--what-if EPSILON", "Would a fit with this epsilon be allowed?", float), "as_json")
 def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
     """Show the cap of LEDGER, every charge, and what is left.
 
@@ -83,8 +81,9 @@ def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
 
 
 @ledger.command()
-@_LEDGER
-@options(*_cap("The new cap"), option("--reason TEXT", "Why, for the record.", required=True), "as_json")
+@options(
+    "LEDGER", *_cap("The new cap"), option("--reason TEXT", "Why, for the record.", required=True), "as_json"
+)
 def set_cap(ledger: Path, epsilon: float, delta: float, reason: str, as_json: bool) -> None:
     """Set another cap on LEDGER, on record.
 
@@ -117,7 +116,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
     say(f"Ledger {ledger} of {_whose(statement)}; it protects {statement['unit']}.")
     if statement["for_experiments"]:
         say("It was made for experiments: noise of its charges may come from a seed.")
-    headings = ("#", "what", "study", "epsilon alone", "total so far", "when (UTC)")
+    headings = ("#", "what", "study", "epsilon alone", "total so far", "when")
     rows = [
         (
             str(entry["seq"]),
@@ -125,7 +124,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
             entry["study"][:12],
             _epsilon(entry["epsilon"]),
             _epsilon(entry["total_epsilon"]),
-            _minute(entry["time"]),
+            date_and_time(entry["time"]),
         )
         for entry in statement["entries"]
     ]
@@ -134,7 +133,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
     else:
         say("Nothing has been released yet.")
     for change in statement["cap_changes"][1:]:
-        say(f"Cap set to {_terms(change)} on {_minute(change['time'])} UTC: {change['reason']}")
+        say(f"Cap set to {_terms(change)} on {date_and_time(change['time'])}: {change['reason']}")
     say(
         f"{share_used(statement):.0%} of the cap is used (releases cost less together than their epsilons "
         "add up to)",
@@ -150,10 +149,6 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
 
 def _terms(cap: dict[str, Any]) -> str:
     return f"epsilon={cap['epsilon']:g} at delta={cap['delta']:g}"
-
-
-def _minute(time: str) -> str:
-    return time[:16].replace("T", " ")
 
 
 def _whose(statement: dict[str, Any]) -> str:
@@ -313,7 +308,7 @@ def _play_attack(
     if as_json:
         record = {"setting": asdict(setting), "chance_cosine": chance}
         record |= {"error_by_round_without_noise": by_round}
-        print_json(record | {"results": [result.as_dict() for result in results]})
+        print_json(record | {"results": jsonable(results)})
         return
     headings = ("noise", "epsilon", "error of the moment", "its range", "cosine of the row", "range of it")
     shown = [

@@ -38,15 +38,14 @@ from fedpower.rows.ruled import every_problem
 from fedpower.values import pl
 
 _ID_COLUMN = option("--id-column NAME", "Column of ids, such as patient_id, that is no feature.")
-_MODEL = click.argument("model", type=PATH)
 
 
 # --- show ------------------------------------------------------------------------------------------
 
 
 @click.command(cls=Command, epilog="Example: fedpower show result --against earlier")
-@click.argument("result", type=PATH)
 @options(
+    "RESULT",
     option("--against OTHER", "Show the angles between it and another.", PATH),
     option("--open", "Make its page again, and open it in a browser.", name="opens"),
     "verbose as_json",
@@ -195,9 +194,8 @@ def _order(both: str, one: Array, other: Array, result: Result | None, earlier: 
 
 
 @click.command(cls=Command)
-@_MODEL
-@click.argument("file", type=PATH)
 @options(
+    "MODEL FILE",
     output(help="A .csv, .parquet or .npy file; else CSV on stdout."),
     _ID_COLUMN,
     option("--outliers SD", "Add a column: 1 for rows so many SD out on a component; 6 is usual.", float),
@@ -265,15 +263,14 @@ def _flagged(result: Result, scores: Iterable["pl.DataFrame"], most: float) -> I
 
 # --- export ----------------------------------------------------------------------------------------
 
-_ENDINGS = {"csv": [""], "parquet": [""], "plink": [".eigenvec", ".eigenval"], "anndata": [""], "onnx": [""]}
-"""By format: endings of the files that are written."""
+_FORMATS = ("csv", "parquet", "plink", "anndata", "onnx")
 _WITH_ROWS = ("plink", "anndata")
 
 
 @click.command(cls=Command, epilog="Example: fedpower export result --to plink --rows north.csv -o north")
-@_MODEL
 @options(
-    option("--to", "The format.", click.Choice(list(_ENDINGS)), name="kind", required=True),
+    "MODEL",
+    option("--to", "The format.", click.Choice(_FORMATS), name="kind", required=True),
     option(
         "-o --output", "File to write; of plink the name before .eigenvec and .eigenval.", PATH, required=True
     ),
@@ -297,7 +294,8 @@ def export(model: Path, *, kind: str, output: Path, rows: Path | None, **given: 
         )
     if given["id_column"] is not None and kind != "plink":
         raise InputError(f"--id-column must go with --to plink, got --to {kind}")
-    targets = [output.with_name(f"{output.name}{ending}") for ending in _ENDINGS[kind]]
+    endings = [".eigenvec", ".eigenval"] if kind == "plink" else [""]
+    targets = [output.with_name(f"{output.name}{ending}") for ending in endings]
     with ExitStack() as stack:
         places = [stack.enter_context(new_file(target, force=given["force"])) for target in targets]
         if kind == "plink" and rows is not None:

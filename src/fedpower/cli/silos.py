@@ -12,50 +12,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.cli.console import note
-from fedpower.cli.options import READING, TEXT, read_number, reading_of
+from fedpower.cli.options import TEXT, read_number, reading_of
 from fedpower.errors import InputError
-from fedpower.options import Options
+from fedpower.estimator.fitting import named_silos
 from fedpower.rows.inspecting import doubtful
-from fedpower.rows.networks import NetworkSource, open_network, require_same_nodes
-from fedpower.rows.opening import (
-    existing,
-    is_text,
-    name_of_silo,
-    open_source,
-    read_pairs,
-    rows_at,
-    split_by_group,
-)
-from fedpower.rows.ruled import ruled
+from fedpower.rows.networks import NetworkSource, open_network
+from fedpower.rows.opening import existing, is_text, name_of_silo, open_source, read_pairs, split_by_group
 from fedpower.rows.source import RowSource
-from fedpower.rows.tables import TableSource
-from fedpower.rows.units import by_unit
 from fedpower.values import public_vector
 
-Silos = dict[str, Path | RowSource]
 
-
-def open_silos(given: Mapping[str, Any], *, columns: tuple[str, ...] | None = None) -> Silos:
+def open_silos(given: Mapping[str, Any], *, columns: tuple[str, ...] | None = None) -> dict[str, RowSource]:
     """Return the silos by name: each file one, or each value of the column --groups of one file."""
     named = named_files(given["files"])
     columns, groups, n_features = columns or given["columns"], given.get("groups"), given.get("n_features")
-    reading: Any = {name: given[name] for name in READING.split()}
     if groups is not None:
         if len(named) > 1:
             raise InputError(f"--groups must go with one file, got {len(named)}")
-        path = next(iter(named.values()))
-        return dict(split_by_group(path, groups, drop=given["drop"], columns=columns, **reading))
+        path, reading = next(iter(named.values())), reading_of(given, "rename")
+        return split_by_group(path, groups, drop=given["drop"], columns=columns, **reading)
     _note_parts(named)
-    if columns is None and not given["drop"] and n_features is None and not any(reading.values()):
-        return dict(named)
     ways = _ways(named, given)
-    unnamed = [str(path) for name, path in named.items() if open_source(path, **ways[name]).columns is None]
-    if columns is not None and unnamed:
+    sources = {name: open_source(path, n_features=n_features, **ways[name]) for name, path in named.items()}
+    if columns is None:
+        return sources
+    if unnamed := [source.name for source in sources.values() if source.columns is None]:
         note(f"columns without names in {', '.join(unnamed)} are named in the order of --columns")
-    return {
-        name: open_source(path, columns=columns, extra="drop", n_features=n_features, **ways[name])
-        for name, path in named.items()
-    }
+    return {name: open_source(source, columns=columns, extra="drop") for name, source in sources.items()}
 
 
 def _ways(named: Mapping[str, Path], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -88,22 +71,14 @@ def own_tables(named: Mapping[str, Path], given: Mapping[str, Any]) -> dict[str,
     return tables
 
 
-def note_doubts(silos: Mapping[str, Path | RowSource], options: Options) -> int:
-    """Report columns that may not be measurements, before anything is spent; return how many there are."""
-    width, rules, unit = 0, options.rules, options.person.column
-    for silo in silos.values():
-        source = open_source(silo)
-        if unit:
-            source = by_unit(source, unit).rows
-        if rules is not None and isinstance(source, TableSource):
-            source = ruled(source, rules)
-        width = max(width, source.n_features)
+def note_doubts(sources: Mapping[str, RowSource]) -> None:
+    """Report columns that may not be measurements, before anything is spent."""
+    for source in sources.values():
         for column, why in doubtful(source):
             note(
                 f"column {column!r} of {source.name} {why}; unless it is a measurement, leave it out "
                 f"with --drop {shlex.quote(column)} or by a rule (for your eyes)"
             )
-    return width
 
 
 def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Path] | None:
@@ -138,12 +113,10 @@ def open_networks(given: Mapping[str, Any]) -> dict[str, NetworkSource]:
     """Return the silos' networks by name."""
     nodes = None if given["nodes"] is None else read_nodes(given["nodes"])
     unit = {"unit": given["network"], "nodes": nodes, "edge_weight": given["edge_weight"]}
-    networks = {
+    return {
         name: open_network(path, **unit, **(reading_of(given) if is_text(path) else {}))
         for name, path in named_files(given["files"]).items()
     }
-    require_same_nodes(networks.values())
-    return networks
 
 
 def read_nodes(path: Path) -> list[str]:
@@ -173,27 +146,20 @@ def read_vector(path: Path, columns: tuple[str, ...] | None) -> NDArray[np.float
 def named_files(files: Sequence[str]) -> dict[str, Path]:
     """Return the silos' files by name: NAME=PATH, or a path, which gives its name."""
     named: dict[str, Path] = {}
-    seen: dict[object, str] = {}
     for word in files:
-        name, sign, rest = word.partition("=")
-        if sign and name and rest and "/" not in name and not Path(word).exists():
+        name, _, rest = word.partition("=")
+        path = Path(word)
+        if name and rest and "/" not in name and not path.exists():
             path = Path(rest)
         else:
-            path = Path(word)
             name = name_of_silo(path)
-        rows = rows_at(path)
-        if not rows and not path.is_dir():
-            existing(path)
         if name in named:
             raise InputError(
                 f"silos must have different names, got {name!r} for {named[name]} and {path}; "
                 "write NAME=PATH to name them"
             )
-        twin = next((seen[row] for row in rows if row in seen), None)
-        if twin is not None:
-            raise InputError(f"silos must have rows of their own, got {path} for both {twin!r} and {name!r}")
-        seen |= dict.fromkeys(rows, name)
         named[name] = path
+    named_silos(named)  # refuses rows that are given twice
     return named
 
 

@@ -68,14 +68,7 @@ _OTHERWISE: dict[str, dict[str, Any]] = {
     "nodes",
     *(shared(name, **_OTHERWISE.get(name, {})) for name in _AGREED),
     "codebook ranges center_file scale_file",
-    option(
-        "--identity SILO=KEY",
-        "A silo's public key; repeatable.",
-        name="identities",
-        group="privacy",
-        callback=by_name("SILO=KEY"),
-        multiple=True,
-    ),
+    shared("identities", help="Public key; repeatable.", metavar="SILO=KEY", callback=by_name("SILO=KEY")),
     option("--grace", "Seconds for stragglers once enough have answered.", float, group="rounds"),
     option("--host TEXT", "The coordinator's host name.", group="running", default="localhost"),
     option("--port", "The coordinator's port.", int, group="running", default=8002),
@@ -97,8 +90,7 @@ def init(path: Path, *, force: bool, **given: Any) -> None:
 
 
 @study.command()
-@click.argument("path", type=PATH)
-@options("as_json")
+@options("PATH as_json")
 def check(path: Path, *, as_json: bool) -> None:
     """Check the study in PATH."""
     read = read_study(path)
@@ -109,8 +101,7 @@ def check(path: Path, *, as_json: bool) -> None:
 
 
 @study.command()
-@click.argument("path", type=PATH)
-@options("as_json")
+@options("PATH as_json")
 def show(path: Path, *, as_json: bool) -> None:
     """Show the study in PATH with its defaults filled in, and its hash."""
     read = read_study(path)
@@ -215,32 +206,26 @@ def _facts(read: StudyFile) -> dict[str, Any]:
 
 # --- run and status ---------------------------------------------------------------------------------
 
-_READ = f"drop extra_columns {READING}"
 _KIT = option("--kit FOLDER", "The runner's kit; kits/runner next to STUDY by default.")
 _LOG_LINES = 12
 """Last lines of a party's log that are shown."""
 
 
 @study.command(cls=Command)
-@click.argument("path", metavar="STUDY", type=PATH)
 @options(
+    "STUDY",
     output("result"),
     _KIT,
     option("--resume", "Resume the last run."),
-    option(
-        "--wait",
-        "Seconds to wait for silos and coordinator.",
-        click.FloatRange(0),
-        name="patience",
-        default=120.0,
-    ),
+    option("--wait", "Seconds to wait for all parties.", click.FloatRange(0), name="patience", default=120.0),
     option("--local N", "Rehearse with N silos on this machine.", int, name="n_local"),
     option("--data FOLDER", "With --local: a folder with a file or folder SILO for each silo."),
-    f"force as_json {_READ}",
+    f"force as_json drop {READING}",
+    shared("extra_columns", default=None),
     *(shared(name, required=False, default=None) for name in _AGREED),
     "verbose",
 )
-def run(path: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, **given: Any) -> None:
+def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, **given: Any) -> None:
     """Run STUDY over its federation and put the result into a folder, the same as `fedpower fit` writes.
 
     Rounds and who answered are shown as they happen. A coordinator or a silo that dies meanwhile is
@@ -252,10 +237,10 @@ def run(path: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, 
     from fedpower.federation.kits import RUNNER, Kit  # noqa: PLC0415
     from fedpower.federation.runner import Runner  # noqa: PLC0415
 
-    read = read_study(path)
+    read = read_study(study)
     _check_rehearsed(given)
     local = given["n_local"] is not None
-    with new_folder(output, known=KNOWN, force=force) as place, _runner_kit(path, read, given) as kit:
+    with new_folder(output, known=KNOWN, force=force) as place, _runner_kit(study, read, given) as kit:
         runner = Runner(kit=Kit(kit, RUNNER), patience=given["patience"], say=_say, on_round=_round)
         if not local and runner.kit.study.digest != read.digest:
             raise InputError(
@@ -272,16 +257,15 @@ def run(path: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, 
 
 
 @study.command()
-@click.argument("path", metavar="STUDY", type=PATH)
-@options(_KIT, "as_json")
-def status(path: Path, *, kit: Path | None, as_json: bool) -> None:
+@options("STUDY", _KIT, "as_json")
+def status(study: Path, *, kit: Path | None, as_json: bool) -> None:
     """Show who of STUDY is connected, and how far its run is."""
     needs_flare()
     from fedpower.federation.kits import RUNNER, Kit  # noqa: PLC0415
     from fedpower.federation.runner import open_session  # noqa: PLC0415
 
-    read = read_study(path)
-    with open_session(Kit(kit or path.parent / "kits" / "runner", RUNNER)) as session:
+    read = read_study(study)
+    with open_session(Kit(kit or study.parent / "kits" / "runner", RUNNER)) as session:
         status = session.status()
     run, silos = status["run"], {name: name in status["connected"] for name in read.silos}
     if as_json:
@@ -342,7 +326,7 @@ def _rehearsal_folder() -> Iterator[Path]:
 
 def _check_rehearsed(given: dict[str, Any]) -> None:
     """Refuse options of a rehearsal where there is none, or where its rows are made up."""
-    reading = tuple(_READ.split())
+    reading = ("drop", "extra_columns", *READING.split())
     for listed, needed, missing in ((_AGREED + reading, "n_local", "--local"), (reading, "data", "--data")):
         named = [name for name in listed if given[name] not in (None, ())]
         if named and given[needed] is None:

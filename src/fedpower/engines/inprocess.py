@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -96,10 +95,8 @@ def read_silos(
     # The rounding of noised products is accounted for so many rows a person.
     for moment in moments.values() if private and not on_lattice else ():
         if moment.n_read > MOST_ROWS * moment.n_rows:
-            raise InputError(
-                f"{moment.source.name} must have {MOST_ROWS} rows a person at most, on average, where "
-                "products are noised, got more; use noise='moment'"
-            )
+            must = f"{moment.source.name} must have {MOST_ROWS} rows a person at most, on average"
+            raise InputError(f"{must}, where products are noised, got more; use noise='moment'")
     return moments
 
 
@@ -237,21 +234,16 @@ def _open_ledgers(silos: list[str], budget: Budget, how: Run, stack: ExitStack) 
         raise InputError(f"ledgers must be a mapping from silo names to files, got {type(paths).__name__}")
     for name in paths:
         if name not in silos:
-            raise InputError(
-                f"a ledger must belong to a silo of this fit ({', '.join(silos)}), got one for {name!r}"
-            )
-    opened = {}
+            raise InputError(f"ledgers must be of the silos {', '.join(silos)}, got one for {name!r}")
+    opened, terms = {}, budget.study
     for name in silos:
         if paths and name not in paths:
             raise InputError(f"every silo must have a ledger or none, got none for {name!r}")
-        made = (
-            Ledger.open(Path(paths[name]))
-            if paths
-            else Ledger.in_memory(budget.study.epsilon, budget.study.delta, silo=name)
+        ledger = (
+            Ledger.open(paths[name]) if paths else Ledger.in_memory(terms.epsilon, terms.delta, silo=name)
         )
-        opened[name] = stack.enter_context(made)
-        if paths:
-            opened[name].check_owner(name, how.data_set)
+        opened[name] = stack.enter_context(ledger)
+        ledger.check_owner(name, how.data_set)
     return opened
 
 
@@ -363,32 +355,22 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-class _SharedLimit:
-    """The one BLAS limit of the process, shared by fits that run at the same time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._limiter: Any = None
-
-    @contextmanager
-    def __call__(self, limit: int) -> Iterator[None]:
-        """Bound the threads of every BLAS in this process while the block runs."""
-        with self._lock:
-            self._users += 1
-            if self._limiter is None:
-                self._limiter = blas().limit(limits=limit)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if self._users == 0 and self._limiter is not None:
-                    self._limiter.restore_original_limits()
-                    self._limiter = None
+_blas_lock, _blas_limits = threading.Lock(), list[Any]()
 
 
-blas_threads = _SharedLimit()
+@contextmanager
+def blas_threads(limit: int) -> Iterator[None]:
+    """Bound the threads of every BLAS in this process while the block runs."""
+    with _blas_lock:  # fits that run at the same time share one limit: the last one lifts it
+        limiter = _blas_limits[0] if _blas_limits else blas().limit(limits=limit)
+        _blas_limits.append(limiter)
+    try:
+        yield
+    finally:
+        with _blas_lock:
+            _blas_limits.pop()
+            if not _blas_limits:
+                limiter.restore_original_limits()
 
 
 def _pool(workers: int) -> ThreadPoolExecutor:

@@ -19,7 +19,7 @@ from fedpower.estimator.fitting import (
     Data,
     fit_data,
     open_data,
-    prepare,
+    prepare_data,
     released_moment,
     result_from,
     show_warnings,
@@ -316,7 +316,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         the code book records, and fits with ``codebook=`` do not pay for it again. Parameters are those of
         :meth:`fit_silos`.
         """
-        return prepare(options_of(self), silos, Run(**run), extra_columns=extra_columns)
+        options = options_of(self)
+        return prepare_data(options, open_data(silos, options, extra_columns), Run(**run))
 
     def fit_moment(self, moment: Moment | str | PathLike[str]) -> Self:
         """Fit to a released covariance: the same numbers as the fit that released it, at no cost.

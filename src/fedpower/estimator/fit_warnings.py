@@ -160,7 +160,7 @@ def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int 
 
 def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
     """Return the smallest hashes of the first rows, where they are in memory; of a file, which one it is."""
-    if not (isinstance(source, NetworkSource) or getattr(source, "in_memory", False)):
+    if not (isinstance(source, NetworkSource) or getattr(source, "array", None) is not None):
         try:
             facts = Path(source.name).stat()
         except (OSError, ValueError):

@@ -275,14 +275,13 @@ def fit_data(options: Options, data: Data, run: Run) -> Result:
     return result
 
 
-def prepare(options: Options, silos: Any, run: Run, *, extra_columns: Extra = "refuse") -> CodeBook:
+def prepare_data(options: Options, data: Data, run: Run) -> CodeBook:
     """Return the code book of the silos' columns, found privately; nothing is fitted."""
     if not options.prepares:
         raise InputError(
             "preparation must be given nothing but a finite epsilon, rules and ranges, got more; leave out "
             "row_norm, normalize, public offsets and scales, and settings of other solvers"
         )
-    data = open_data(silos, options, extra_columns)
     fit = _Fit(options, data, run)
     fit.expected()
     with every_problem(data.sources.values()):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import beta
 
-from fedpower.errors import InputError, installing
+from fedpower.errors import InputError, needed
 from fedpower.linalg import Array
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
@@ -114,19 +114,15 @@ class _AttackResult:
     row_cosine: float
     row_cosine_range: tuple[float, float]
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"epsilon": self.epsilon if math.isfinite(self.epsilon) else None}
-
 
 def attack(
-    epsilons: Sequence[float] = (0.5, 1.0, 4.0, 10.0),
+    epsilons: Sequence[float],
     *,
-    setting: AttackSetting | None = None,
+    setting: AttackSetting,
     seeds: Sequence[int] = range(15),
     source: NoiseSource | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[_AttackResult]:
-    setting = setting or AttackSetting()
     if not seeds or not all(0 < epsilon < math.inf for epsilon in epsilons):
         raise InputError("an attack needs one seed at least and finite epsilons above 0, got others")
     cases: list[tuple[NoiseMode, float]] = [("none", math.inf)]
@@ -144,19 +140,17 @@ def attack(
     return results
 
 
-def error_by_round(setting: AttackSetting | None = None, *, seed: int = 0) -> list[float]:
+def error_by_round(setting: AttackSetting) -> list[float]:
     """Return ‖Â − A‖_F/‖A‖_F after every round of a run without noise."""
-    setting = setting or AttackSetting()
-    exact = moment_of(silo_rows(setting, seed)[0]).moment()
-    bases, products = overhear("none", math.inf, setting, seed, SystemNoise())
+    exact = moment_of(silo_rows(setting, seed=0)[0]).moment()
+    bases, products = overhear("none", math.inf, setting, 0, SystemNoise())
     counts = range(1, len(bases) + 1)
     return [_relative_error(rebuild(bases[:count], products[:count]), exact) for count in counts]
 
 
-def chance_cosine(setting: AttackSetting | None = None) -> float:
+def chance_cosine(setting: AttackSetting) -> float:
     """Return the median |cos| between a row's d − 1 other entries and a random direction."""
-    n_unknown = (setting or AttackSetting()).n_features - 1
-    return math.sqrt(float(beta.ppf(0.5, 0.5, (n_unknown - 1) / 2)))
+    return math.sqrt(float(beta.ppf(0.5, 0.5, (setting.n_features - 2) / 2)))
 
 
 def rebuild(bases: Sequence[Array], products: Sequence[Array], ridge: float = 0.0) -> Array:
@@ -196,11 +190,11 @@ def _relative_error(guess: Array, exact: Array) -> float:
     return float(np.linalg.norm(guess - exact) / np.linalg.norm(exact))
 
 
-def draw_attack(results: Sequence[_AttackResult], path: Path, setting: AttackSetting | None = None) -> None:
+def draw_attack(results: Sequence[_AttackResult], path: Path, setting: AttackSetting) -> None:
     """Write the picture of ``results`` to a file of the format its name says."""
     with drawing() as Figure:
         figure = Figure(figsize=(9.0, 4.6), dpi=150)
-        _draw(figure, results, setting or AttackSetting())
+        _draw(figure, results, setting)
         try:
             path.write_bytes(saved(figure, path.suffix.removeprefix(".") or "none"))
         except ValueError as error:
@@ -271,13 +265,9 @@ _SETTINGS = {
 
 @contextmanager
 def drawing() -> Iterator[Any]:
-    try:
-        import matplotlib as mpl  # noqa: PLC0415  (optional and slow)
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError:
-        raise InputError(
-            f"a picture must be drawn by matplotlib, got none installed; run {installing('plot')}"
-        ) from None
+    mpl = needed("matplotlib", "plot", "a picture must be drawn by")
+    from matplotlib.figure import Figure  # noqa: PLC0415  (optional and slow)
+
     with mpl.rc_context(_SETTINGS):
         yield Figure
 

@@ -131,11 +131,8 @@ def audit_scores(
     n = min(world.size for world in worlds)
     if n < 20 or not all(np.isfinite(world).all() for world in worlds):
         raise InputError(f"an audit needs 20 finite scores from each world, got {n}; run it longer")
-    if not (0 < confidence < 1 and 0 < delta < 1):
-        raise InputError(
-            f"confidence and delta must be between 0 and 1, got {confidence!r} and {delta!r}; "
-            "use for example 0.95 and 1e-06"
-        )
+    between = 0 < confidence < 1 and 0 < delta < 1
+    require(between, "confidence and delta", "between 0 and 1", (confidence, delta), "use 0.95 and 1e-06")
     # One half of the runs chooses the thresholds, the other is counted: a bound must not be tuned.
     tuning = [np.sort(world[: n // 2]) for world in worlds]
     counted = [np.sort(world[n // 2 :]) for world in worlds]
@@ -419,7 +416,6 @@ def audit_mode(
     study = study_of(mode, epsilon, delta, n_steps, n_features, iteration_rank=iteration_rank, center=center)
     if unit == "person":
         study = replace(study, unit="person")
-    promised = _budget(study)
     real = epsilon
     if noise_factor != 1 and mode != "paper":
         real = epsilon_of(mu_of(epsilon, delta) / noise_factor, delta)
@@ -428,8 +424,7 @@ def audit_mode(
         real = max(n_steps / level**2, 2 * math.sqrt(2 * n_steps * math.log(1 / delta)) / level)
     is_secure = mode == "secure"
     game = Game(replace(study, epsilon=real), n_rows, source or SystemNoise(), is_secure=is_secure)
-    if is_secure:
-        promised = _budget(replace(game.study, epsilon=epsilon))
+    promised = _budget(replace(game.study, epsilon=epsilon))
     started = time.perf_counter()
     scores = game.play(n_runs, on_progress)
     return AuditReport(

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 if "nvflare" not in sys.modules:
@@ -73,21 +74,19 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self._on_message = on_message
         self._on_change = on_change
         self._refusals: Counter[str] = Counter()
-        self.receivers = _OneReceiver(self)
+        # One receiver for every program, so that what is for another is refused and logged
+        self.receivers = SimpleNamespace(get=lambda *_: self)
         self.add_endpoint_monitor(self)
 
     def listen(self, host: str, port: int, tls: Path) -> None:
         address = host if host in ("localhost", "127.0.0.1", "::1") else "0.0.0.0"  # noqa: S104
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:  # FLARE does not report a port that is taken
-            socket.create_server(
-                (address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET
-            ).close()
+            socket.create_server((address, port), family=family).close()
         except OSError as error:
             problem = (error.strerror or str(error)).lower()
-            raise InputError(
-                f"port {port} must be free for the coordinator, got {problem}; the study's [coordinator] "
-                "names it"
-            ) from None
+            must = f"port {port} of [coordinator] in the study must be free for the coordinator"
+            raise InputError(f"{must}, got {problem}") from None
         self._add(f"grpc://{address}:{port}", Mode.PASSIVE, tls, "server")
 
     def connect(self, host: str, port: int, tls: Path) -> None:
@@ -161,7 +160,11 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
             logger.warning("refused what %s sent: %s", peer, problem)
         if close or count >= _MOST_REFUSALS:
             self._refusals.pop(connection.name, None)
-            _hang_up(connection)
+            context = getattr(connection, "context", None)
+            if context is not None:
+                context.cancel()
+            # FLARE's own close waits for the peer to go.
+            threading.Thread(target=connection.close, name="hang up", daemon=True).start()
 
     def _add(self, url: str, mode: Mode, tls: Path, side: str) -> None:
         params = {
@@ -191,14 +194,6 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self.start()
 
 
-class _OneReceiver(dict[int, MessageReceiver]):
-    """Has one receiver for every program, so that what is for another is refused and logged."""
-
-    def __init__(self, receiver: MessageReceiver) -> None:
-        super().__init__()
-        self.get = lambda *_: receiver  # type: ignore[method-assign]
-
-
 class _SameThread:
     """Runs what FLARE would queue, at once: an executor without a queue."""
 
@@ -213,11 +208,3 @@ class _SameThread:
 def _peer_cn(connection: Connection) -> str | None:
     name: str | None = connection.get_conn_properties().get(DriverParams.PEER_CN.value)
     return name
-
-
-def _hang_up(connection: Connection) -> None:
-    """Close a connection at once; FLARE's own close waits for the peer to go."""
-    context = getattr(connection, "context", None)
-    if context is not None:
-        context.cancel()
-    threading.Thread(target=connection.close, name="hang up", daemon=True).start()

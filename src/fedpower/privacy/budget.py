@@ -36,12 +36,11 @@ _STAGE_SHARES = {
 _COARSE = 0.05
 """Octaves and bins get twice the most where a count's noise would be more than this share of the rows."""
 
-Shares = tuple[float, float, float, float, float]
-"""Of μ², for each of `STAGES`; 0 where one is not asked."""
 
-
-def shares_of(*, n_rows: int | None, n_features: int, n_open: int, mu: float, n_noises: int = 1) -> Shares:
-    """Return what each stage of preparation may spend of μ², from public numbers."""
+def shares_of(
+    *, n_rows: int | None, n_features: int, n_open: int, mu: float, n_noises: int = 1
+) -> tuple[float, ...]:
+    """Return what each of `STAGES` may spend of μ², from public numbers; 0 where one is not asked."""
     counts = math.sqrt(2.0 * n_open)
     moved = (counts, counts, counts, 2.0 * math.sqrt(n_features), math.sqrt(2.0))
     shares = []
@@ -57,7 +56,7 @@ def shares_of(*, n_rows: int | None, n_features: int, n_open: int, mu: float, n_
                 share = min(max((wanted / goal) ** 2, least), most)
         # To three digits, so that a study says it as it is.
         shares.append(float(f"{share:.3g}") if length else 0.0)
-    return (shares[0], shares[1], shares[2], shares[3], shares[4])
+    return tuple(shares)
 
 
 def scores_share(scores_epsilon: float, epsilon: float, delta: float) -> float:
@@ -68,8 +67,7 @@ def scores_share(scores_epsilon: float, epsilon: float, delta: float) -> float:
 
 
 CLIP = 0.5
-"""α over √(E‖Zᵀx‖²): small enough that noise falls by more than clipping takes from the
-signal."""
+"""α over √(E‖Zᵀx‖²): so small that noise falls by more than clipping takes from the signal."""
 
 _WARM_SHARE = 0.3
 _MEAN_SHARE = 0.05
@@ -90,8 +88,7 @@ _WIDEST_WARM = 8192
 """Beyond so many columns the moment is not kept easily, and steps start cold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
+class Design(NamedTuple):
     """How the budget of clipped iterates is divided."""
 
     moment_share: float
@@ -156,7 +153,8 @@ class Outlook:
         width, steps = design.widths[-1], len(design.widths)
         held = min(self._energy + (width - self.rank) * (1.0 - self._energy) / d, 1.0)
         clip = min(CLIP * math.sqrt(held), 1.0)
-        gain = (_kept(width) / clipped_sensitivity(clip, width)) ** 2
+        kept = CLIP * math.exp(math.lgamma((width + 1) / 2.0) - math.lgamma(width / 2.0))
+        gain = (kept * math.sqrt(2.0 / width) / clipped_sensitivity(clip, width)) ** 2
         counted = steps - 1 if design.warm else max(steps - 2, 1)
         per_step = (1.0 - design.moment_share - design.mean_share) / steps
         precision = design.moment_share + counted * per_step * gain
@@ -184,8 +182,3 @@ class Outlook:
             for step in steps
         )
         return Design(moment_share=share, mean_share=_MEAN_SHARE if cold and center else 0.0, widths=widths)
-
-
-def _kept(width: int) -> float:
-    mean = math.exp(math.lgamma((width + 1) / 2.0) - math.lgamma(width / 2.0))
-    return CLIP * mean * math.sqrt(2.0 / width)

@@ -46,11 +46,8 @@ def is_label(text: object) -> bool:
 
 def check_label(what: str, text: object) -> None:
     """Refuse a name that could not be shown to others as it is."""
-    if not is_label(text):
-        raise InputError(
-            f"{what} must be 1 to 64 letters, digits or . _ : + - and begin with a letter or a "
-            f"digit, got {text!a}; call it 1, 2026-03 or the like"
-        )
+    must = "1 to 64 letters, digits or . _ : + - and begin with a letter or a digit"
+    require(is_label(text), what, must, text, "call it 1, 2026-03 or the like")
 
 
 def columns_digest(columns: tuple[str, ...] | None, n_features: int) -> str:
@@ -414,9 +411,8 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             spent = history.account(study)
             if study_mu is not None and spent.charged(mu).mu > study_mu * (1 + ROUNDING):
                 raise BudgetError(
-                    f"a study must keep to the epsilon it agreed on, but study {study[:12]} asks for more "
-                    f"than its {spent.n_releases} releases; ask the same questions again, or agree on a new "
-                    "study"
+                    f"a study must keep to the epsilon it agreed on, but study {study[:12]} asks for more; "
+                    "ask the same questions again, or agree on a new study"
                 )
             sent = payload()
             if not isinstance(sent, bytes):
@@ -443,16 +439,12 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
 
     def check_owner(self, silo: str, data_set: str | None) -> None:
         """Refuse a silo, or a data set, that is not the ledger's own."""
-        for what, own, other in (
-            ("silo", self.owner.silo, silo),
-            ("data set", self.owner.data_set, data_set),
-        ):
+        owner = self.owner
+        for what, own, other in ("silo", owner.silo, silo), ("data set", owner.data_set, data_set):
             if own not in (None, other):
                 named = f"no {what}" if other is None else f"{what} {other!r}"
-                raise InputError(
-                    f"ledger {self._label} must belong to {named}, got that of {what} {own!r}; give each its "
-                    "own"
-                )
+                must = f"ledger {self._label} must belong to {named}"
+                raise InputError(f"{must}, got that of {what} {own!r}; give each its own")
 
     def check_affordable(self, *, study: str, mu: float, slack_delta: float = 0.0) -> None:
         """Refuse a study whose releases would overspend; one that has releases here is let through."""
@@ -521,10 +513,18 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
 
     # --- the file ---
 
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        if os.getpid() != self._pid:  # before the lock: a fork may have copied it while it was held
+            raise LedgerError(
+                f"ledger {self._label} must stay in its own process; open the ledger again here"
+            )
+        with self._lock:
+            yield
+
     def _query(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Return all rows of a statement; SQLite's errors become one sentence."""
-        self._check_process()
-        with self._lock:
+        with self._locked():
             try:
                 return self._db.execute(sql, parameters).fetchall()
             except sqlite3.Error as error:
@@ -533,8 +533,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         """Commit what the body does, or undo all of it; nobody else writes meanwhile."""
-        self._check_process()  # before the lock: a fork may have copied it while it was held
-        with self._lock:
+        with self._locked():
             self._query("SELECT 1")  # refuses a closed connection first
             if self._db.in_transaction:
                 raise LedgerError(f"ledger {self._label} was asked for a change from inside a payload")
@@ -560,8 +559,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
 
     def _history(self) -> _History:
         """Return all entries, read again once another process has written; refuse those that do not fit."""
-        self._check_process()  # before the lock: a fork may have copied it while it was held
-        with self._lock:
+        with self._locked():
             version = self._query("PRAGMA data_version")[0][0]
             if version != self._read_at:
                 self._known, self._read_at = self._whole_history(), version
@@ -605,12 +603,6 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         if self._path is not None:
             for pragma in ("journal_mode = DELETE", "synchronous = EXTRA", "fullfsync = 1"):
                 self._query(f"PRAGMA {pragma}")
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise LedgerError(
-                f"ledger {self._label} must be used by the process that opened it; open the ledger again here"
-            )
 
     def _check_file(self) -> None:
         """Refuse a file of another kind or version, or one that is cut short."""
@@ -698,8 +690,7 @@ def _checked_cap(epsilon: float, delta: float, reason: str = "") -> Cap:
 
 
 def _check_text(name: str, text: str) -> None:
-    if not (text and text.isprintable()):
-        raise InputError(f"{name} must be printable text on one line, got {text!a}")
+    require(bool(text) and text.isprintable(), name, "printable text on one line", text)
 
 
 def _unit_of(purposes: Sequence[str]) -> str:

@@ -55,7 +55,6 @@ class Table:
 
     @property
     def rows(self) -> list[tuple[Cell, ...]]:
-        """The cells by row."""
         return list(zip(*self.columns.values(), strict=True))
 
 
@@ -67,8 +66,6 @@ def _shown(cell: Cell) -> Cell:
 
 
 class Picture(NamedTuple):
-    """A picture and its caption."""
-
     drawn: Markup
     caption: str
 
@@ -110,7 +107,6 @@ def analysis_page(account: Account, record: Record) -> str:
 
 
 def rendered(template: str, **context: Any) -> str:
-    """Return what a template makes of numbers and words."""
     return _environment().get_template(template).render(context)
 
 
@@ -192,17 +188,14 @@ def whole(values: Iterable[int | None]) -> list[Figure]:
 def listed(table: Table) -> tuple[dict[str, list[Any]], str | None]:
     """Return the columns of an analysis's table, and which of its rows are not shown."""
     columns: dict[str, list[Any]] = {}
-    for place, (heading, values) in enumerate(table.columns.items()):
+    for heading, values in table.columns.items():
         cells = values[:_MOST_ROWS]
         if any(isinstance(cell, float) for cell in cells):
-            columns[heading] = aligned(
-                float(cell) if isinstance(cell, int | float) else None for cell in cells
-            )
-        else:  # names, or whole numbers, which the first column has as names
-            columns[heading] = [
-                Figure(number(cell), cell) if isinstance(cell, int) and place else name
-                for cell, name in zip(cells, names(cells), strict=True)
-            ]
+            columns[heading] = aligned(cell if isinstance(cell, int | float) else None for cell in cells)
+        elif columns and not any(isinstance(cell, str) for cell in cells):
+            columns[heading] = figures(cells)
+        else:
+            columns[heading] = names(cells)
     cut = f"The first {_MOST_ROWS} of {len(table.rows):,} rows are shown; {table.file} has all."
     return columns, cut if len(table.rows) > _MOST_ROWS else None
 

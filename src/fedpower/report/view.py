@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise, product
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,6 @@ class ScoreHistogram:
 
     @classmethod
     def of(cls, record: ScoreRecord) -> "ScoreHistogram":
-        """Return the counts that a record gives."""
         counts = {name: np.array(grid, dtype=np.float64) for name, grid in record.counts.items()}
         bins = len(next(iter(counts.values())))
         edges = np.array([np.linspace(-reach, reach, bins + 1) for reach in record.reach])
@@ -81,10 +80,9 @@ class ScoreHistogram:
 
     def cells(self, silo: str) -> Iterator[tuple[float, float, float, float, float]]:
         """Yield each bin of a silo's grid: its ends on pc1, its ends on pc2, and the count."""
-        first, second = self.edges.tolist()
-        for row, counts in enumerate(self.counts[silo].tolist()):
-            for column, value in enumerate(counts):
-                yield first[row], first[row + 1], second[column], second[column + 1], value
+        bins = product(*map(pairwise, self.edges.tolist()))
+        for (first, second), count in zip(bins, self.counts[silo].ravel().tolist(), strict=True):
+            yield *first, *second, count
 
 
 def findings(fit: "Result") -> list[str]:

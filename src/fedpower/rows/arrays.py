@@ -65,13 +65,9 @@ class ArraySource:
         return None if self.sparse and self.keep is not None else self.stored_density
 
     @property
-    def in_memory(self) -> bool:
-        return self.array is not None
-
-    @property
     def is_dense_array(self) -> bool:
         """Whether the rows are a dense array in memory."""
-        return self.in_memory and not self.sparse
+        return self.array is not None and not self.sparse
 
     def read(self, max_rows: int) -> Iterator[Block]:
         """Yield all columns of the rows as float64, unchecked, at most `max_rows` at once."""
@@ -117,13 +113,16 @@ def as_float64(part: Any) -> NDArray[np.float64]:
     if isinstance(part, np.ma.MaskedArray):
         part = np.ma.filled(part.astype(np.float64), np.nan)
     with np.errstate(over="ignore"):
-        return np.ascontiguousarray(part, dtype=np.float64)
+        block = np.ascontiguousarray(part, dtype=np.float64)
+    block.flags.writeable = block.base is None  # a part of an array in memory is its owner's
+    return block
 
 
 def canonical(block: Any) -> SparseBlock:
-    """Return a float64 CSR copy of the rows with sorted indices and no index twice."""
+    """Return a float64 CSR copy of the rows with sorted indices, no index twice and no stored 0."""
     rows: Any = sparse.csr_array(block, dtype=np.float64, copy=True)
     rows.sum_duplicates()
+    rows.eliminate_zeros()
     return rows  # type: ignore[no-any-return]
 
 
@@ -131,17 +130,17 @@ def placed(
     name: str,
     shape: Any,
     dtype: np.dtype[Any],
-    opened: Callable[[], AbstractContextManager[Stored]],
+    opened: Callable[[], AbstractContextManager[Stored]] | None = None,
     **more: Any,
 ) -> ArraySource:
-    """Return the source of a matrix that is stored somewhere: opened in every pass, it gives its rows."""
+    """Return the source of a matrix in memory (``array``), or of one that every pass opens to read it."""
     require_matrix(name, tuple(shape), dtype)
     n_rows, width = (int(size) for size in shape)
-    array = more.get("array")
+    array: Any = more.get("array")
 
     def reader(max_rows: int) -> Iterator[Block]:
         n_now = n_rows if array is None else int(array.shape[0])
-        with opened() as stored:
+        with opened() if opened else nullcontext(lambda start, stop: array[start:stop]) as stored:
             for start in range(0, n_now, max_rows):
                 rows = stored(start, min(start + max_rows, n_now))
                 yield canonical(rows) if sparse.issparse(rows) else as_float64(rows)
@@ -153,22 +152,15 @@ def placed(
 def array_source(array: NDArray[Any], name: str) -> ArraySource:
     """Return the source of an array's rows; masked entries count as missing."""
     values = array if isinstance(array, np.ma.MaskedArray) else np.asarray(array)
-
-    def rows(start: int, stop: int) -> NDArray[np.float64]:
-        block = as_float64(values[start:stop]).view()
-        block.flags.writeable = False
-        return block
-
-    return placed(name, values.shape, values.dtype, lambda: nullcontext(rows), array=values)
+    return placed(name, values.shape, values.dtype, array=values)
 
 
 def sparse_source(matrix: Any, name: str) -> ArraySource:
     """Return the source of a sparse matrix's rows; formats other than CSR are converted once."""
     require_matrix(name, tuple(matrix.shape), matrix.dtype)
     stored = sparse.csr_array(matrix)
-    facts = {"array": stored, "sparse": True, "stored_density": stored.nnz / np.prod(stored.shape)}
-    rows: Stored = lambda start, stop: stored[start:stop]  # noqa: E731
-    return placed(name, stored.shape, matrix.dtype, lambda: nullcontext(rows), **facts)
+    density = stored.nnz / np.prod(stored.shape)
+    return placed(name, stored.shape, matrix.dtype, array=stored, sparse=True, stored_density=density)
 
 
 def _damaged(name: str, kind: str = "NumPy") -> InputError:
@@ -178,13 +170,11 @@ def _damaged(name: str, kind: str = "NumPy") -> InputError:
 # --- NumPy ------------------------------------------------------------------------------------------------
 
 
-def npy_source(path: Path, name: str) -> ArraySource:
-    """Return the source of a ``.npy`` file's rows, its length checked against its header."""
-    return _npy_source(path, name, lambda: nullcontext(path))
-
-
-def _npy_source(path: Path, name: str, file: Callable[[], AbstractContextManager[Path]]) -> ArraySource:
-    """Return the source of a ``.npy`` file that is there while it is read."""
+def npy_source(
+    path: Path, name: str, unpacked: Callable[[], AbstractContextManager[Path]] | None = None
+) -> ArraySource:
+    """Return the source of a ``.npy`` file's rows, perhaps of one that is there only while it is read."""
+    file = unpacked or (lambda: nullcontext(path))
     with file() as place, place.open("rb") as stream:
         (shape, fortran, dtype), offset = _header(stream, name), stream.tell()
         n_bytes = place.stat().st_size - offset
@@ -252,7 +242,7 @@ def npz_source(path: Path, name: str) -> ArraySource:
                 place = Path(archive.extract(f"{key}.npy", folder))
             yield place
 
-    return _npy_source(path, name, unpacked)
+    return npy_source(path, name, unpacked)
 
 
 def _sparse_npz(path: Path, name: str) -> ArraySource:

@@ -326,31 +326,22 @@ def _require_header(name: str, columns: Sequence[str]) -> None:
 
 # --- sheets -----------------------------------------------------------------------------------------------
 
-SHEETS = ".xlsx"
-
 
 def sheet_of(path: Path) -> tuple[Path, str | None]:
     """Return the file of a path, and the sheet that is named after it; None for the first."""
-    text = str(path)
-    at = text.lower().rfind(f"{SHEETS}#")
-    if at < 0 or path.exists():
-        return path, None
-    cut = at + len(SHEETS)
-    return Path(text[:cut]), text[cut + 1 :]
+    named = re.fullmatch(r"(.*\.xlsx)#(.*)", str(path), re.IGNORECASE | re.DOTALL)
+    return (path, None) if named is None or path.exists() else (Path(named[1]), named[2])
 
 
 def sheet_table(path: Path, name: str, *, sheet: str | None, **_: Any) -> Table:
     """Return a sheet of a workbook, whose first row names its columns, as text."""
     frame = _sheet(path, name, sheet)
     cells = {column: text_cells(column, frame[column], decimal=".") for column in frame.columns}
-
-    def read(columns: list[str], _: Collection[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        return _sheet(path, name, sheet).select(columns).iter_slices(max_rows)
-
+    read = lazy_read(lambda: _sheet(path, name, sheet).lazy(), name, "a workbook that stays as it is")
     return Table(name=name, cells=cells, read=read, path=path, sheet=sheet)
 
 
-FORMATS[SHEETS] = Format(sheet_table, is_part=False)
+FORMATS[".xlsx"] = Format(sheet_table, is_part=False)
 
 
 def _sheet(path: Path, name: str, sheet: str | None) -> pl.DataFrame:
@@ -438,22 +429,17 @@ def folder_table(path: Path, name: str, form: TextForm) -> Table:
         if missing or more:
             got = f"none named {shown(missing)}" if missing else f"also {shown(more)}"
             raise InputError(f"{part.name} must have the columns of {parts[0].name}, got {got}")
-    made = [_with_keys(part, parts[0], file.relative_to(base_of(path)))
-            for part, file in zip(parts, tables, strict=True)]  # fmt: skip
+    made = []
+    for part, file in zip(parts, tables, strict=True):  # in one order, with the keys of folders: year=2024
+        words = [word.partition("=") for word in file.relative_to(base_of(path)).parent.parts if "=" in word]
+        keys = {key: None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
+                for key, _, value in words if key not in part.cells}  # fmt: skip
+        cells = {column: part.cells[column] for column in parts[0].cells}
+        cells |= {key: text_cells(key, (), decimal=".") for key in keys}
+        made.append(replace(part, cells=cells, keys=keys))
     odd = next((part.path for part in made if list(part.keys) != list(made[0].keys)), None)
     if odd is not None:
         raise InputError(f"every part of {name} must be in folders of the same keys, got others for {odd}")
     counts = [part.n_rows for part in parts]
     n_rows = None if None in counts else sum(count or 0 for count in counts)
     return Table(name=name, cells=made[0].cells, parts=tuple(made), n_rows=n_rows)
-
-
-def _with_keys(part: Table, first: Table, file: Path) -> Table:
-    """Return a part with columns in the order of the first, and the keys of its folders: ``year=2024``."""
-    words = [word.partition("=") for word in file.parent.parts if "=" in word]
-    null = "__HIVE_DEFAULT_PARTITION__"
-    keys = {key: None if value == null else unquote(value)
-            for key, _, value in words if key not in first.cells}  # fmt: skip
-    cells = {name: part.cells[name] for name in first.cells}
-    cells |= {key: text_cells(key, (), decimal=".") for key in keys}
-    return replace(part, cells=cells, keys=keys)

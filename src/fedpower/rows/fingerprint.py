@@ -15,7 +15,7 @@ import numpy as np
 from fedpower.rows.arrays import ArraySource, DaskSource, canonical
 from fedpower.rows.source import UNWATCHED, OverRows, RowSource, Watch, block_rows, other_rows
 from fedpower.rows.tables import TableSource
-from fedpower.values import is_sparse, pl, sparse
+from fedpower.values import is_sparse, pl
 
 _MAX_DENSE_FEATURES = 4096
 """Up to this width rows are hashed as dense float64, beyond it as their nonzero entries."""
@@ -45,8 +45,9 @@ def stored_under(source: RowSource) -> StoredData:
         return opened_from
     query = source.table.query if isinstance(source, TableSource) else None
     if query is not None:
-        query.watch_cells()  # passes from now on are over the same cells
-        return lambda watch=UNWATCHED: query.digest(watch)
+        query.is_watched = True  # passes from now on are over the same cells
+        digest: StoredData = query.digest
+        return digest
     paths = _paths(source)
     if not paths:
         return partial(_digest_of, source)
@@ -169,8 +170,7 @@ def _fed(source: RowSource, streams: dict[str, Any], watch: Watch) -> Iterator[i
         watch.saw(int(block.shape[0]))
         yield int(block.shape[0])
         if width > _MAX_DENSE_FEATURES:
-            nonzero = canonical(block if is_sparse(block) else sparse.csr_array(block))
-            nonzero.eliminate_zeros()
+            nonzero = canonical(block)
             counts, places = (np.astype(x, "<i8") for x in (np.diff(nonzero.indptr), nonzero.indices))
             add(counts=counts.data, places=places.data, cells=nonzero.data.astype("<f8").data)
             continue

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 
 from fedpower.errors import CellError, InputError, NoRowsError, require
+from fedpower.rows.arrays import canonical
 from fedpower.rows.fingerprint import StoredData, stored_files, stored_under
 from fedpower.rows.opening import Reading, existing, open_source
 from fedpower.rows.source import Extra, RowSource, pick_columns
@@ -52,6 +53,7 @@ class NetworkSource:
     edge_weight: float = 1.0
     weighed: Weighed = Weighed()
     stored_data: StoredData | None = None
+    sparse: bool = field(default=True, init=False)
 
     @property
     def n_features(self) -> int:
@@ -61,10 +63,6 @@ class NetworkSource:
     def n_rows(self) -> int:
         """Number of rows of all layers."""
         return self.n_features * len(self.layers)
-
-    @property
-    def sparse(self) -> bool:
-        return True
 
     @property
     def density(self) -> float:
@@ -81,7 +79,7 @@ class NetworkSource:
         if self.columns is None:
             raise InputError(f"the nodes of {self.name} must have names to be selected by; give nodes")
         places = np.array(pick_columns(self.name, self.columns, columns, extra=extra))
-        layers = tuple(_csr(layer[places][:, places]) for layer in self.layers)
+        layers = tuple(canonical(layer[places][:, places]) for layer in self.layers)
         return replace(self, columns=columns, layers=layers)
 
 
@@ -175,7 +173,7 @@ def _bounded(
         if unit == "edge" and edge_weight is None and not np.isin(given, (0.0, 1.0)).all():
             raise InputError(f"edges of {name} must have the weights 0 or 1, got others; give edge_weight")
         matrix.setdiag(0.0)
-        layer = _csr(matrix)
+        layer = canonical(matrix)
         if unit == "row" and not np.isfinite(layer.data).all():
             raise InputError(f"the weights of an edge of {name} must add up to a number, got more than any")
         if unit == "edge":
@@ -201,14 +199,6 @@ def _names_of(nodes: Sequence[str]) -> tuple[str, ...]:
         raise InputError(f"nodes must have names, got {'one without' if names else 'an empty list'}")
     require_distinct("nodes", names)
     return names
-
-
-def _csr(matrix: Any) -> SparseBlock:
-    made = sparse.csr_array(matrix, dtype=np.float64)
-    made.sum_duplicates()
-    made.eliminate_zeros()
-    made.sort_indices()
-    return made
 
 
 def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Layers:
@@ -274,7 +264,7 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Layers:
         # Two places for each edge, so that lines in either direction are about the same one.
         at = np.concatenate([one, other]), np.concatenate([other, one])
         both = np.concatenate([weights, weights]), at
-        layers.append((weights, _csr(sparse.coo_array(both, shape=(len(nodes), len(nodes))))))
+        layers.append((weights, canonical(sparse.coo_array(both, shape=(len(nodes), len(nodes))))))
     return layers
 
 

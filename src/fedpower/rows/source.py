@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import CellError, InputError, NoRowsError
+from fedpower.errors import CellError, InputError, NoRowsError, require
 from fedpower.rules.treatment import RowTreatment, row_norms
 from fedpower.values import LARGEST, LARGEST_EXACT, Block, is_sparse, label_of, require_distinct, shown
 
@@ -157,14 +157,6 @@ def require_count(name: str, known: int | None, counted: int) -> None:
         raise other_rows(name)
 
 
-def not_a_number(name: str, column: str, dtype: str, row: int) -> InputError:
-    """Return the error for a cell or column that is not numeric; `row` counts from 0."""
-    return CellError(
-        f"column '{column}' of {name} must hold numbers, got {dtype} at row {row + 1}; "
-        f"drop the column (drop=['{column}']), or give it a rule in a code book"
-    )
-
-
 def require_finite(
     block: Block, *, name: str, columns: tuple[str, ...] | None, rows: int, gaps: bool = False
 ) -> None:
@@ -218,8 +210,7 @@ def _first(
 
 def pick_columns(name: str, have: tuple[str, ...], want: tuple[str, ...], *, extra: Extra) -> list[int]:
     """Return the place of each wanted column in `have`."""
-    if extra not in ("refuse", "drop"):
-        raise InputError(f"extra must be 'refuse' or 'drop', got '{extra}'")
+    require(extra in ("refuse", "drop"), "extra", "'refuse' or 'drop'", extra)
     require_distinct("columns", want)
     if not want:
         raise InputError("columns must name at least one column, got none")
@@ -245,13 +236,13 @@ def surplus_columns(name: str, what: str, surplus: Sequence[str]) -> InputError:
 
 
 def match_columns(
-    sources: Sequence[RowSource], *, columns: Sequence[str] | None = None, extra: Extra = "refuse"
+    sources: Sequence[RowSource], *, extra: Extra = "refuse"
 ) -> tuple[tuple[str, ...] | None, list[RowSource]]:
     """Return the agreed columns and the sources with exactly these, in this order."""
     if not sources:
         raise InputError("at least one source must be given, got none")
     first, names = sources[0], [source.columns for source in sources]
-    agreed = names[0] if columns is None else tuple(columns)
+    agreed = first.columns
     if None in names:
         named = next((source.name for source in sources if source.columns is not None), None)
         if named:
@@ -259,14 +250,14 @@ def match_columns(
                 f"either every source or none must have column names, got names in {named} and none in "
                 f"{sources[names.index(None)].name}; name them with open_source(data, columns=[...])"
             )
-        width = first.n_features if agreed is None else len(agreed)
+        width = first.n_features
         for source in sources:
             if source.n_features != width:
                 raise InputError(
                     f"{source.name} must have {width} columns as {first.name} has, got {source.n_features}"
                 )
-        return agreed, list(sources)
-    if columns is None and extra == "drop":
+        return None, list(sources)
+    if extra == "drop":
         agreed = tuple(name for name in agreed or () if all(name in have for have in names if have))
         if not agreed:
             raise InputError(f"the silos must share a column at least, got none in common with {first.name}")

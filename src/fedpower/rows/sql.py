@@ -19,10 +19,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import numpy as np
 
-from fedpower.errors import InputError, installing
-from fedpower.rows.source import UNWATCHED, Watch, not_a_number, other_rows, require_shape
-from fedpower.rows.tables import Table, as_texts
-from fedpower.rules.expressions import Cells
+from fedpower.errors import CellError, InputError, installing
+from fedpower.rows.source import UNWATCHED, Watch, other_rows, require_shape
+from fedpower.rows.tables import Table, as_texts, cells_of
 from fedpower.values import pl, require_distinct
 
 Batches = Iterator[tuple["pl.DataFrame", Callable[[], Iterable[str]]]]
@@ -30,7 +29,6 @@ Batches = Iterator[tuple["pl.DataFrame", Callable[[], Iterable[str]]]]
 
 # --- where a database is ----------------------------------------------------------------------------------
 
-_FORMS = "sqlite:///path.db, duckdb:///path.duckdb or postgresql://host:5432/name"
 _SETTINGS = frozenset({
     "channel_binding", "connect_timeout", "gssencmode", "host", "hostaddr", "krbsrvname", "passfile",
     "port", "service", "sslcert", "sslcrl", "sslkey", "sslmode", "sslrootcert",
@@ -43,7 +41,6 @@ _POSTGRES = re.compile(
 )
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]*)(?::(?P<port>\d*))?")
 _FIRST_WORD = re.compile(r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*([A-Za-z]*)", re.DOTALL)
-_QUERIES = ("SELECT", "WITH", "VALUES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +63,10 @@ def parse_address(database: str) -> Address:
     if sign and scheme in ("postgresql", "postgres"):
         return _postgres_address(rest)
     if not sign or scheme not in ("sqlite", "duckdb"):
-        raise InputError(f"database must be a URL such as {_FORMS}, got another")
+        raise InputError(
+            "database must be a URL such as sqlite:///path.db, duckdb:///path.duckdb or "
+            "postgresql://host:5432/name, got another"
+        )
     if not rest.startswith("/") or len(rest) == 1:
         raise InputError(
             f"database must be {scheme}:///path.db, a fourth slash for the root, got another URL"
@@ -130,7 +130,11 @@ class SqlQuery:
                 got = "none" if value in (None, "") else type(value).__name__
                 raise InputError(f"{key.name} of a query must be text, got {got}")
         first = _FIRST_WORD.match(self.query)
-        if not first or first[1].upper() not in _QUERIES:  # and the connection is read-only
+        if not first or first[1].upper() not in (
+            "SELECT",
+            "WITH",
+            "VALUES",
+        ):  # and the connection is read-only
             got = "another statement" if first and first[1] else "none"
             raise InputError(f"query must be a SELECT, got {got}")
         address = self.address
@@ -297,7 +301,7 @@ class StoredQuery:
 
     def __init__(self, query: SqlQuery, name: str) -> None:
         self.name, self.query = name, query
-        self._watched = False
+        self.is_watched = False  # whether every pass must be over the same cells
         self._digest: str | None = None
         # Nothing but a query may be in brackets.
         self._statement = f"SELECT * FROM (\n{query.text}\n) AS fedpower_rows"  # noqa: S608
@@ -351,14 +355,14 @@ class StoredQuery:
         ):
             batches = self._sqlite_batches if self._is_sqlite else self._typed_batches
             for batch, lines in batches(cursor, columns, numbers, max_rows):
-                if self._watched:
+                if self.is_watched:
                     digests = b"".join(hashlib.blake2b(line.encode()).digest() for line in lines())
                     parts = np.frombuffer(digests, dtype="<u8").reshape(-1, _LANES)
                     total += parts.sum(axis=0, dtype="<u8")
                     n_rows += len(parts)
                 yield from batch.iter_slices(max_rows)
                 del batch, lines  # or two batches are held while the next one is read
-        if self._watched:
+        if self.is_watched:
             # The sum of 512-bit digests of rows: the same in any order.
             head = json.dumps(["fedpower.rows in any order/4", list(self.columns), n_rows])
             digest = hashlib.sha256(head.encode() + total.astype("<u8").tobytes()).hexdigest()
@@ -377,7 +381,10 @@ class StoredQuery:
                 odd = next((at for at, cell in enumerate(cells[name]) if isinstance(cell, str | bytes)), None)
                 if odd is not None:
                     kind = "text" if isinstance(cells[name][odd], str) else "blob"
-                    raise not_a_number(self.name, name, kind, row + odd)
+                    raise CellError(
+                        f"column '{name}' of {self.name} must hold numbers, got {kind} at row "
+                        f"{row + odd + 1}; drop it (drop=['{name}']), or give it a rule in a code book"
+                    )
             made = {
                 name: pl.Series(values=cells[name], dtype=pl.Float64, strict=False)
                 if name in numbers
@@ -399,12 +406,8 @@ class StoredQuery:
             frame.columns = list(self.columns)
             yield frame.select(columns), partial(_lines, frame)
 
-    def watch_cells(self) -> None:
-        """Require every pass from now on to be over the same cells, and keep their digest."""
-        self._watched = True
-
     def digest(self, watch: Watch = UNWATCHED) -> str:
-        self.watch_cells()
+        self.is_watched = True
         watch.saw(0)
         if self._digest is None:
             for _ in self.read(list(self.columns)[:1], (), _DIGEST_ROWS):
@@ -423,5 +426,4 @@ def _lines(frame: pl.DataFrame) -> pl.Series:
 def query_table(query: SqlQuery, name: str) -> Table:
     """Return the table of a query, after its database was asked for the columns."""
     stored = StoredQuery(query, name)
-    cells = {column: Cells(own=column, dtype=dtype) for column, dtype in stored.columns.items()}
-    return Table(name=name, cells=cells, read=stored.read, query=stored)
+    return Table(name=name, cells=cells_of(stored.columns), read=stored.read, query=stored)

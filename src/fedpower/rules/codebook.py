@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import InputError, require
-from fedpower.rules.rules import COMPARISON_BOUND, TableRules, table_rules
+from fedpower.rules.rules import COMPARISON_BOUND, Rule, TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
 from fedpower.values import Vector, is_number, public_vector, shown
 
@@ -93,17 +93,15 @@ class CodeBook:
             values = np.array(getattr(self, name), dtype=np.float64)
             values.setflags(write=False)
             object.__setattr__(self, name, values)
-        if self.follows_rules:
-            self._follow()
+        if self.rules is not None and self.rules.comparison is not None:
+            self._follow(self.rules.comparison)
         if self.is_draft:
             bound = self.row_norm
             positive = bound is None or (is_number(bound) and bound > 0)
             require(positive, "row_norm", "a positive finite number", bound)
             require(isinstance(self.normalize, bool | np.bool_), "normalize", "True or False", self.normalize)
         elif self.has_public_numbers:
-            raise InputError(
-                "a code book whose numbers were found must not have row_norm or normalize, got one"
-            )
+            raise InputError("a code book with found numbers must not have row_norm or normalize, got one")
         else:
             self.check_columns(None, len(self.columns or self.low))
             _ = self.treatment  # which refuses numbers that cannot be
@@ -127,23 +125,18 @@ class CodeBook:
         """Whether all its numbers follow from its rules: those of comparisons."""
         return self.rules is not None and self.rules.comparison is not None
 
-    def _follow(self) -> None:
+    def _follow(self, rule: Rule) -> None:
         """Fill in what a rule of comparisons leaves no choice about, or refuse other numbers."""
-        rule = self.rules.comparison if self.rules else None
-        assert rule is not None, "it follows one"
         width = len(rule.features)
         low, high = np.array(rule.ranges, dtype=np.float64).T
-        scale = np.append(np.ones(width - 1), rule.largest)
-        follow: dict[str, Any] = {
-            "columns": rule.features,
-            "bound": COMPARISON_BOUND,
-            "low": low,
+        follow: dict[str, Any] = {"columns": rule.features, "bound": COMPARISON_BOUND, "low": low}
+        follow |= {
             "high": high,
+            "offset": np.zeros(width),
+            "scale": np.append(np.ones(width - 1), rule.largest),
         }
-        follow |= {"offset": np.zeros(width), "scale": scale}
-        if not self.is_draft and not all(
-            np.array_equal(getattr(self, name), value) for name, value in follow.items()
-        ):
+        same = all(np.array_equal(getattr(self, name), value) for name, value in follow.items())
+        if not (self.is_draft or same):
             raise InputError("a code book of comparisons must have the numbers of its rule, got others")
         for name, value in {**follow, "found": ("by the rule",) * width}.items():
             object.__setattr__(self, name, value)
@@ -158,15 +151,16 @@ class CodeBook:
         """The rules, with the numbers that missing cells count for as far as they are known."""
         if self.rules is None or self.is_draft:
             return self.rules
-        return self.rules.with_offsets(self.columns or (), np.clip(self.offset, self.low, self.high))
+        offsets = np.clip(self.offset, self.low, self.high).tolist()
+        return self.rules.filled(dict(zip(self.columns or (), offsets, strict=True)))
 
     @property
     def warnings(self) -> list[str]:
         warnings = []
-        for place in range(self.offset.size):
+        outsides = np.zeros(self.low.size) if self.outside is None else self.outside
+        for place, outside in enumerate(outsides):
             name = f"x{place}" if self.columns is None else self.columns[place]
             ends = f"from {self.low[place]:.4g} to {self.high[place]:.4g}"
-            outside = 0.0 if self.outside is None else self.outside[place]
             if outside > 0:
                 warnings.append(
                     f"column '{name}': about {outside:.0%} of its cells are outside the range found, "
@@ -194,15 +188,11 @@ class CodeBook:
         """Refuse rows of other columns than these."""
         if self.columns is not None and columns is not None and columns != self.columns:
             odd = sorted(set(columns) ^ set(self.columns)) or list(columns)
-            raise InputError(
-                f"a code book must be of the columns of the fit in order, got others: {shown(odd)}"
-            )
+            raise InputError(f"a code book must have the columns of the fit in order, got {shown(odd)}")
         sizes = {np.size(numbers) for numbers in (self.offset, self.scale, self.low, self.high)}
         if sizes != {n_features}:
-            raise InputError(
-                f"a code book must have numbers for each of the {n_features} columns, got "
-                f"{np.size(self.offset)}"
-            )
+            got = np.size(self.offset)
+            raise InputError(f"a code book must have numbers for each of the {n_features} columns, got {got}")
 
 
 def comparisons(
@@ -246,9 +236,7 @@ def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> R
         return (_range("all columns", listed),) * n_features
     if len(listed) != n_features:
         raise InputError(f"ranges must be one for each of the {n_features} columns, got {len(listed)}")
-    return tuple(
-        None if pair is None else _range(f"column {place + 1}", pair) for place, pair in enumerate(listed)
-    )
+    return tuple(None if pair is None else _range(f"column {n}", pair) for n, pair in enumerate(listed, 1))
 
 
 def _range(name: str, given: Any) -> tuple[float, float]:

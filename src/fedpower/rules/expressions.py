@@ -7,10 +7,9 @@ features are all finite has no problem, and the expressions of problems run only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedpower.rules.rules import KNOWN, LEVEL, OTHER, SECONDS, Rule
 from fedpower.values import LARGEST_EXACT, pl
@@ -43,8 +42,7 @@ class Cells:
         return (self.factor, self.offset) != (1.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """Cells that no rule covers: what must hold of their column, what they are, which, and what to do."""
 
     must: str
@@ -58,14 +56,13 @@ class Problem:
         return f"{called} must {self.must}, got {self.got} {where}; {self.advice}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
+class Compiled(NamedTuple):
     """One expression for each feature of a rule, and its problems, over a batch with its stages."""
 
     rule: Rule
     values: list[pl.Expr]
     problems: list[Problem]
-    stages: dict[str, pl.Expr] = field(default_factory=dict)
+    stages: Mapping[str, pl.Expr] = {}
 
 
 def staged(batch: pl.DataFrame, plan: Iterable[Compiled]) -> pl.DataFrame:
@@ -83,14 +80,13 @@ def problems_in(batch: pl.DataFrame, plan: Iterable[Compiled]) -> list[tuple[Rul
     return [(*of, int(count), int(first)) for of, count, first in found if count]
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(NamedTuple):
     """A column as a number or a code: null where it is missing or wrong."""
 
     value: pl.Expr
     missing: pl.Expr
     problems: tuple[Problem, ...] = ()
-    stages: dict[str, pl.Expr] = field(default_factory=dict)
+    stages: Mapping[str, pl.Expr] = {}
 
 
 def compiled(
@@ -146,7 +142,7 @@ def _numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
         column = _typed_numbers(rule, dtype, plain)
     value = column.value * cells.factor + cells.offset if cells.converts else column.value
     infinite = Problem("hold finite numbers", "an infinite value", value.is_infinite() & ~column.missing)
-    return replace(column, value=value, problems=(*column.problems, infinite))
+    return _Column(value, column.missing, (*column.problems, infinite))
 
 
 def _typed_numbers(rule: Rule, dtype: Any, plain: bool) -> _Column:
@@ -156,16 +152,11 @@ def _typed_numbers(rule: Rule, dtype: Any, plain: bool) -> _Column:
     if dtype in (pl.Int64, pl.UInt64, pl.Int128):
         exact = cell.is_between(1 - int(LARGEST_EXACT), int(LARGEST_EXACT) - 1)
         value = pl.when(exact).then(value)
-        must, advice = (
-            "hold integers that are exact in float64, below 2^53 in size",
-            "subtract a public number",
-        )
-        problems = (Problem(must, "a larger one", ~exact, advice),)
+        must = "hold integers that are exact in float64, below 2^53 in size"
+        problems = (Problem(must, "a larger one", ~exact, "subtract a public number"),)
     missing = cell.is_null() | value.is_nan() if dtype.is_float() else cell.is_null()
-    listed = []
-    for word in rule.missing_words:
-        with suppress(ValueError):
-            listed.append(float(word))
+    words = pl.Series(rule.missing_words, dtype=pl.String)
+    listed = words.cast(pl.Float64, strict=False).drop_nulls().to_list()
     if listed:
         missing = missing | cell.cast(pl.Float64).is_in(listed)
     if listed or (dtype.is_float() and not plain):
@@ -194,9 +185,8 @@ def _text_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     elif cells.separator != ",":
         sign, got, must = (",", "comma", "point") if cells.decimal == "." else (".", "point", "comma")
         swapped = wrong & text.str.contains(_DECIMALS[sign])
-        problems = [
-            Problem(f"hold numbers with a decimal {must}", f"one with a {got}", swapped, "give decimal")
-        ]
+        must = f"hold numbers with a decimal {must}"
+        problems = [Problem(must, f"one with a {got}", swapped, "give decimal")]
         wrong = wrong & ~swapped
     return _Column(value, missing, (*problems, _no_number(rule, "text", wrong)))
 
@@ -210,7 +200,7 @@ def _nothing(rule: Rule, dtype: Any, plain: bool) -> _Column:
     cell = pl.col(rule.column)
     got, everywhere = f"type {dtype}", cell.is_null().or_(True) if plain else cell.is_not_null()
     if rule.kind == "date":
-        problem = Problem("hold dates, for its rule says so", got, cell.is_not_null())
+        problem = Problem("hold dates, for its rule says so", got, everywhere)
     elif dtype.is_temporal():
         problem = _dated(everywhere)
     else:

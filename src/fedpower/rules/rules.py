@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from fedpower.errors import InputError, is_showable
-from fedpower.values import LARGEST, Vector, require_distinct
+from fedpower.values import LARGEST, require_distinct
 
 Kind = Literal[
     "number", "levels", "ordered", "yes/no", "date", "rating", "person", "item", "comparison", "drop"
@@ -56,6 +56,7 @@ SECONDS = {
 }
 """By unit of time: how many seconds it has."""
 
+_WORDS = ("levels", "items", "missing_words")
 _MISSING = ("missing", "indicator", "missing_words")
 _KEYS: dict[Kind, tuple[str, ...]] = {
     "number": ("range", *_MISSING),
@@ -99,9 +100,7 @@ class Rule:
 
     @property
     def called(self) -> str:
-        if self.against:
-            return f"columns '{self.column}' and '{self.against}'"
-        return f"column '{self.column}'"
+        return f"columns '{self.column}' and '{self.against}'" if self.against else f"column '{self.column}'"
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -235,37 +234,24 @@ class TableRules:
 
     def ranges(self, features: Sequence[str]) -> tuple[tuple[float, float] | None, ...]:
         """Return what features are between, by the rules; None where these do not say."""
-        known = {
-            name: span for rule in self.rules for name, span in zip(rule.features, rule.ranges, strict=True)
-        }
+        spans = (span for rule in self.rules for span in rule.ranges)
+        known = dict(zip(self.features, spans, strict=True))
         return tuple(known.get(name) for name in features)
 
     def groups(self, features: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return the places of features that are one column's levels, column by column."""
         places = {name: place for place, name in enumerate(features)}
-        groups = (
-            tuple(places[name] for name in rule.features if name in places)
-            for rule in self.rules
-            if rule.kind == "levels"
-        )
+        levels = (rule.features for rule in self.rules if rule.kind == "levels")
+        groups = (tuple(places[name] for name in names if name in places) for names in levels)
         return tuple(group for group in groups if len(group) > 1)
 
-    def with_offsets(self, features: Sequence[str], offsets: Vector) -> "TableRules":
-        """Return the rules with the numbers that ``missing = "offset"`` comes to."""
-        return self._filled(dict(zip(features, offsets.tolist(), strict=True)))
-
-    def with_fills(self) -> "TableRules":
-        """Return the rules with every missing cell's number in place of ``"offset"``."""
-        return self._filled({rule.column: rule.fill for rule in self.rules})
-
-    def _filled(self, numbers: Mapping[str, float | None]) -> "TableRules":
-        chosen = (rule.missing == _OFFSET and rule.column in numbers for rule in self.rules)
-        return TableRules(
-            rules=tuple(
-                replace(rule, missing=numbers[rule.column]) if is_chosen else rule
-                for rule, is_chosen in zip(self.rules, chosen, strict=True)
-            )
+    def filled(self, offsets: Mapping[str, float]) -> "TableRules":
+        """Return the rules with the number that ``missing = "offset"`` comes to, by column or by range."""
+        rules = (
+            replace(rule, missing=offsets.get(rule.column, rule.fill)) if rule.missing == _OFFSET else rule
+            for rule in self.rules
         )
+        return TableRules(rules=tuple(rules))
 
     def as_content(self) -> dict[str, Any]:
         """Return the rules as a code book has them, by column."""
@@ -315,8 +301,7 @@ def _rule(column: str, given: Any, where: str) -> Rule:
 
     if not isinstance(given, Mapping):
         raise InputError(f"{called} must be a table, a kind or a list of levels, got {type(given).__name__}")
-    listed = next((kind for kind, key in _LISTED.items() if key in given), None)
-    kind = given.get("kind", listed)
+    kind = given.get("kind", next((kind for kind, key in _LISTED.items() if key in given), None))
     if kind not in _KINDS:
         raise InputError(f"{called} must have a kind, one of {', '.join(_KINDS)}, or levels, got {kind!r}")
     if not is_showable(column) or not (column or kind == "drop"):
@@ -327,18 +312,14 @@ def _rule(column: str, given: Any, where: str) -> Rule:
         raise InputError(f"{called} must have only the keys {allowed} for kind {kind!r}, got {odd[0]!r}")
     key = _LISTED.get(kind, "")
     content = {"levels" if name == key else name: value for name, value in given.items()}
-    content |= {
-        name: _words(content[name]) for name in ("levels", "items", "missing_words") if name in content
-    }
+    content |= {name: _words(words) for name, words in content.items() if name in _WORDS}
     if isinstance(content.get("origin"), dt.date):
         content["origin"] = content["origin"].isoformat()
     try:
         rule = msgspec.convert({**content, "column": column, "kind": kind, "missing": None}, Rule)
     except msgspec.ValidationError as error:
-        reason = str(error)
-        raise InputError(
-            f"{called} must have values of the right types, got {reason[:1].lower()}{reason[1:]}"
-        ) from None
+        reason = str(error).replace("Expected", "expected", 1)
+        raise InputError(f"{called} must have values of the right types, got {reason}") from None
     lists = {key: rule.levels, "missing_words": rule.missing_words}
     lists |= {"items": rule.items} if kind == "rating" and "items" in given else {}
     for name, words in lists.items():
@@ -374,10 +355,9 @@ def _is_day(text: str) -> bool:
 
 def _words(given: Any) -> Any:
     """Return words as text, 1.0 as 1; what is no list of them is left to be refused."""
-    is_list = isinstance(given, list | tuple)
-    return (
-        [_word(word) if isinstance(word, str | int | float) else word for word in given] if is_list else given
-    )
+    if not isinstance(given, list | tuple):
+        return given
+    return [_word(word) if isinstance(word, str | int | float) else word for word in given]
 
 
 def _word(given: Any) -> str:

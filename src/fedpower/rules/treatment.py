@@ -65,7 +65,6 @@ def _rescale(block: Block, factors: Vector, *, divide: bool = False) -> Block:
 
 
 def entry_rows(block: SparseBlock) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the row of each stored entry of a sparse block."""
     return np.repeat(np.arange(block.shape[0], dtype=np.int64), np.diff(block.indptr))
 
 
@@ -99,14 +98,11 @@ class RowTreatment:
             within = 1 / LARGEST <= bound <= LARGEST
             require(within, "row_norm", f"between {1 / LARGEST:g} and {LARGEST:g}", float(bound), units)
         if self.normalize and self.row_norm is not None:
-            raise InputError(
-                f"row_norm and normalize must not be given together, got row_norm={self.row_norm:g} and True"
-            )
+            raise InputError("row_norm and normalize must not be given together, got both")
         sizes = {each.size for each in (self.center, self.scale, self.low, self.high) if each is not None}
         if len(sizes) > 1:
-            raise InputError(
-                f"center and scale must have one value per column, got {' and '.join(map(str, sizes))}"
-            )
+            got = " and ".join(map(str, sizes))
+            raise InputError(f"center and scale must have one value per column, got {got}")
         if self.low is None and self.high is None:
             return
         if self.low is None or self.high is None or self.center is None or not (self.low < self.high).all():
@@ -120,9 +116,8 @@ class RowTreatment:
         """Refuse rows of another length than the center's or the scale's."""
         for label, values in (("center", self.center), ("scale", self.scale)):
             if values is not None and values.size != n_features:
-                raise InputError(
-                    f"{label} must have one value per column, got {values.size} for {n_features} columns"
-                )
+                must = f"one value per column, of {n_features}"
+                raise InputError(f"{label} must have {must}, got {values.size}")
 
     def densifies(self) -> bool:
         """Whether `apply` turns a sparse block into a dense one."""

@@ -13,21 +13,12 @@ import numpy as np
 
 from fedpower.errors import InputError, installing
 from fedpower.rows.arrays import ArraySource
-from fedpower.rows.source import (
-    UNWATCHED,
-    RowSource,
-    Watch,
-    block_rows,
-    require_count,
-    require_exact,
-    require_finite,
-    require_matrix,
-)
+from fedpower.rows.source import RowSource, Watch, block_rows, require_count, require_exact, require_matrix
 from fedpower.rows.units import Weights, require_no_unit
 from fedpower.rules.treatment import TINY, RowTreatment, margin
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, WORD_ROWS, ExactMoments, Words
 from fedpower.sums.moment import ProductSum, ScatterSum
-from fedpower.sums.reduce import NotFiniteError, S, full_blocks, merged
+from fedpower.sums.reduce import NotFiniteError, S, full_blocks, merged, naming_places
 from fedpower.values import Block, Matrix, Vector
 
 _BLOCK_BYTES = 2**30
@@ -106,16 +97,10 @@ def tensor_source(tensor: Any, name: str) -> TensorSource:
 
 def total(source: RowSource, device: str, make: Callable[[], S], watch: Watch, *, stored: bool = False) -> S:
     """Return a sum over the rows on the device, in float64 or, if wanted, as they are stored."""
-    try:
+    with naming_places(source):
         made = merged(((block, None) for block in _blocks(source, device, watch, stored=stored)), make)
-        _fetch(made)
-        return made
-    except NotFiniteError:
-        start = 0
-        for block in _blocks(source, device, UNWATCHED):  # which names the place
-            require_finite(block.cpu().numpy(), name=source.name, columns=source.columns, rows=start)
-            start += len(block)
-        raise
+    _fetch(made)
+    return made
 
 
 def _fetch(made: Any) -> None:
@@ -289,9 +274,6 @@ class TorchLatticeSum:
         self._total = self._total + rows.sum(dim=0).long()
         self._carry(squares & 0xFFFFFFFF, squares >> 32)
         self._n_clipped += n_clipped
-
-    def merge(self, other: Any) -> None:
-        raise NotImplementedError("blocks are added on a device one after the other")
 
     def _carry(self, low: Any, high: Any) -> None:
         low = self._low + low

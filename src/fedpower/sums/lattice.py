@@ -7,8 +7,8 @@ import ctypes
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ WORD_ROWS = 2 ** (62 - 2 * BITS)  # and of so many to at most 2⁶²: one 64-bit
 _MOST_SQUARED = 256
 """The widest rows that the compiled loop squares in a core's cache; a BLAS multiplies wider ones."""
 
-_PRODUCT_BYTES, _WIDE_BYTES = 4 * 2**20, 32 * 2**20
+_PRODUCT_BYTES, WIDE_BYTES = 4 * 2**20, 32 * 2**20
 """Bytes of rows that are multiplied together, a core's own and all cores', within what is exact."""
 
 
@@ -158,22 +158,18 @@ class LatticeRows:
         return n_clipped
 
 
-_LOW_BITS = np.int64(2**32 - 1)
-
-
 _NOTHING = np.zeros((), dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Words:
+class Words(NamedTuple):
     """An array of integers of up to 85 bits: ``high``·2³² + ``low``."""
 
     low: Integers
-    high: Integers = field(default_factory=lambda: _NOTHING)
+    high: Integers = _NOTHING
 
     def two(self) -> "Words":
         """Return the same numbers in two words with 0 ≤ ``low`` < 2³²."""
-        return Words(low=self.low & _LOW_BITS, high=self.high + (self.low >> 32))
+        return Words(low=self.low & (2**32 - 1), high=self.high + (self.low >> 32))
 
     def shifted(self, power: int) -> Integers:
         """Return the numbers times 2^power, rounded, halves up, in one word; noise is made for what fits."""
@@ -308,13 +304,8 @@ class LatticeSum:
 
 def product_rows(n_features: int) -> int:
     """Return how many rows are multiplied together: some MiB of them, and no more than is exact."""
-    size = _PRODUCT_BYTES if shares_blocks(n_features) else _WIDE_BYTES
+    size = _PRODUCT_BYTES if shares_blocks(n_features) else WIDE_BYTES
     return int(min(max(gram_rows(n_features), size // (8 * n_features)), EXACT_ROWS))
-
-
-def clipped_rows(n_features: int) -> int:
-    """Return the same for clipped products."""
-    return max(1, min(_CLIPPED_ROWS, _WIDE_BYTES // (8 * n_features)))
 
 
 # --- clipped products -------------------------------------------------------------------------------------
@@ -324,7 +315,7 @@ CLIP_SIDE = 2**16  # α is this whole number: coordinates are cut to multiples o
 SLANT = 2.0**-20  # how far from orthonormal a basis may be: ‖ZᵀZ − I‖_F
 LEAST_CLIP = 2.0**-8  # a smaller α than any that is of use; `SLANT` is small in comparison
 
-_CLIPPED_ROWS = 2**16  # whose products with 2¹⁶ stay below 2⁵³ in float64, added up in any order
+CLIPPED_ROWS = 2**16  # whose products with 2¹⁶ stay below 2⁵³ in float64, added up in any order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -420,9 +411,7 @@ class ClippedSum:
 
 def _about(rows: Matrix, center: NDArray[np.int32] | None) -> tuple[Matrix, Vector]:
     """Return whole rows about a whole centre, of norm S at most, and their squared norms; all exact."""
-    if center is None:
-        return rows, np.asarray(np.einsum("ij,ij->i", rows, rows))
-    shifted = rows - center
+    shifted = rows if center is None else rows - center
     squares = np.asarray(np.einsum("ij,ij->i", shifted, shifted))
     long = np.flatnonzero(squares > float(SIDE) ** 2)
     if long.size:

@@ -18,13 +18,14 @@ from fedpower.rows.units import PARTS, FilledRows, unit_of, with_gaps
 from fedpower.rules.treatment import RowTreatment, with_data
 from fedpower.sums import device as on_device
 from fedpower.sums.lattice import (
+    CLIPPED_ROWS,
     SIDE,
+    WIDE_BYTES,
     ClippedQuestion,
     ClippedSum,
     ExactMoments,
     LatticeSum,
     Words,
-    clipped_rows,
     product_rows,
 )
 from fedpower.sums.moment import (
@@ -46,7 +47,7 @@ _WIDE_BLOCK_BYTES = 16 * 2**20
 """Of a block of wide rows: the C library keeps memory of this size for the next block."""
 
 FREE_ORDER_ROWS = 2**17
-"""So many rows may be added in any order, as `privacy.budget.longest_sum` counts."""
+"""So many rows may be added in any order, as `protocol.study.longest_sum` counts."""
 
 # Operations of a dense matrix product in the time that one takes:
 _SPARSE_SLOWNESS = 150  # of a product of two sparse matrices
@@ -149,9 +150,7 @@ class LocalMoment:
         width, basis = self.source.n_features, np.asarray(basis, dtype=np.float64)
         ends = (basis.max(initial=0.0), basis.min(initial=0.0))  # which are NaN where a number is
         if basis.ndim != 2 or basis.shape[0] != width or not np.isfinite(ends).all():
-            raise InputError(
-                f"the basis must be a finite {width}×r matrix for these rows, got shape {basis.shape}"
-            )
+            raise InputError(f"the basis must be a finite {width}×r matrix, got shape {basis.shape}")
         if self.choice.kind == "moment":
             return self._moment.product(basis, center)
         shift = self._offset
@@ -198,9 +197,8 @@ class LocalMoment:
     def clipped(self, question: ClippedQuestion | None = None, *, kappa: int = 0) -> ClippedSum:
         """Return the clipped product with a public basis, or Σ z, as secret as the rows."""
         width = self.source.n_features
-        found: ClippedSum = self._total(
-            clipped_rows(width), ClippedSum, self.treatment, width, question, kappa
-        )
+        size = max(1, min(CLIPPED_ROWS, WIDE_BYTES // (8 * width)))
+        found: ClippedSum = self._total(size, ClippedSum, self.treatment, width, question, kappa)
         require_count(self.source.name, self.n_rows, found.n_rows)
         return found
 

@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -65,11 +66,17 @@ def reduce(
 
     if source.n_rows is not None:
         workers = min(workers, max(1, -(-source.n_rows // max_rows)))
-    try:
+    with naming_places(source):
         return merged(blocks(), make, workers=workers)
+
+
+@contextmanager
+def naming_places(source: RowSource) -> Iterator[None]:
+    """Name the place of a value that is not finite: by reading the rows again, checked."""
+    try:
+        yield
     except NotFiniteError:
-        for _ in source.blocks(max_rows):  # which names the place
-            pass
+        deque(source.blocks(block_rows(source.n_features)), maxlen=0)
         raise
 
 

@@ -76,13 +76,9 @@ class Stage:
 
     @property
     def size(self) -> int:
-        return {
-            "octaves": (N_OCTAVES + 1) * self.open_columns.size,
-            "bins": (N_BINS + 1) * self.open_columns.size,
-            "zoom": (N_BINS + 1) * self.open_columns.size,
-            "means": 3 * self.n_features,
-            "norms": NORM_EDGES.size + 1,
-        }[self.kind]
+        if self.kind in ("means", "norms"):
+            return 3 * self.n_features if self.kind == "means" else NORM_EDGES.size + 1
+        return ((N_OCTAVES if self.kind == "octaves" else N_BINS) + 1) * self.open_columns.size
 
     def tally(self, block: Matrix, weights: Integers | None = None) -> Integers:
         """Return the sum of what each row of a block counts for, times its weight where it has one."""
@@ -318,21 +314,6 @@ class ScoreQuestion:
     reach: Vector
     n_bins: int
 
-    @property
-    def edges(self) -> Matrix:
-        return np.array([np.linspace(-reach, reach, self.n_bins + 1) for reach in self.reach])
-
-    def check(self, n_features: int) -> None:
-        """Refuse what is no grid, so that nothing can fail on it once rows are read."""
-        shapes = ((self.axes, (n_features, 2)), (self.offset, (2,)), (self.reach, (2,)))
-        fits = all(
-            array.dtype == np.float64 and array.shape == shape and (np.abs(array) <= _LARGEST).all()
-            for array, shape in shapes
-        )
-        bins = type(self.n_bins) is int and 1 <= self.n_bins <= MOST_BINS
-        if not (fits and bins and (self.reach >= 1 / _LARGEST).all()):
-            raise _no_question(n_features)
-
     def to_bytes(self) -> bytes:
         """Return the number of bins, the axes row by row, offset and reach."""
         numbers = np.concatenate([self.axes.reshape(-1), self.offset, self.reach])
@@ -340,44 +321,34 @@ class ScoreQuestion:
 
     @classmethod
     def from_bytes(cls, public: bytes, n_features: int) -> "ScoreQuestion":
-        """Return the question in bytes that a coordinator sent, checked."""
-        if len(public) != _HEAD.size + 8 * (2 * n_features + 4):
-            raise _no_question(n_features)
-        (n_bins,) = _HEAD.unpack_from(public)
-        numbers = np.frombuffer(public, dtype="<f8", offset=_HEAD.size).astype(np.float64)
-        made = cls(
-            axes=numbers[:-4].reshape(n_features, 2), offset=numbers[-4:-2], reach=numbers[-2:], n_bins=n_bins
+        """Return the question in bytes that a coordinator sent; refuse what could fail on the rows."""
+        if len(public) == _HEAD.size + 8 * (2 * n_features + 4):
+            (n_bins,) = _HEAD.unpack_from(public)
+            numbers = np.frombuffer(public, dtype="<f8", offset=_HEAD.size).astype(np.float64)
+            axes, offset, reach = numbers[:-4].reshape(n_features, 2), numbers[-4:-2], numbers[-2:]
+            fits = 1 <= n_bins <= MOST_BINS and (np.abs(numbers) <= _LARGEST).all()
+            if fits and (reach >= 1 / _LARGEST).all():
+                return cls(axes=axes, offset=offset, reach=reach, n_bins=n_bins)
+        raise ProtocolError(
+            f"scores must be asked for with two axes of {n_features} finite numbers, an offset, a positive "
+            f"reach and 1 to {MOST_BINS} bins, got another question"
         )
-        made.check(n_features)
-        return made
-
-
-def _no_question(n_features: int) -> ProtocolError:
-    return ProtocolError(
-        f"scores must be asked for with two axes of {n_features} finite numbers, an offset, a positive reach "
-        f"and 1 to {MOST_BINS} bins, got another question"
-    )
 
 
 def count_scores(
-    source: RowSource,
-    treatment: RowTreatment,
-    question: ScoreQuestion,
-    *,
-    watch: Watch = UNWATCHED,
-    workers: int = 1,
-) -> NDArray[np.int64]:
+    source: RowSource, treatment: RowTreatment, question: ScoreQuestion, *, watch: Watch = UNWATCHED
+) -> Integers:
     """Return how many rows are in each place of the grid, the first axis' places being slowest."""
     count = functools.partial(_counted, treatment, question)
     make = functools.partial(CountSum, count, question.n_bins**2)
-    found = reduce(source, make, block_rows(source.n_features), watch=watch, workers=workers, checked=True)
+    found = reduce(source, make, block_rows(source.n_features), watch=watch, checked=True)
     require_count(source.name, source.n_rows, found.n_rows)
     return found.total
 
 
 def _counted(
-    treatment: RowTreatment, question: ScoreQuestion, rows: Matrix, weights: NDArray[np.int64] | None
-) -> NDArray[np.int64]:
+    treatment: RowTreatment, question: ScoreQuestion, rows: Matrix, weights: Integers | None
+) -> Integers:
     divisors, zeros = treatment.divisors(rows.shape[1]), np.zeros(rows.shape[1])
     shift = Shift(
         zeros if treatment.center is None else treatment.center,
@@ -393,7 +364,8 @@ def _counted(
             scores /= np.where(squares > 0, np.sqrt(squares), 1.0)
         scores = np.nan_to_num(scores - question.offset[:, np.newaxis])  # beyond float64 they count as 0
     bins = question.n_bins
-    first, second = map(functools.partial(np.searchsorted, side="right"), question.edges[:, 1:-1], scores)
+    edges = [np.linspace(-reach, reach, bins + 1)[1:-1] for reach in question.reach]
+    first, second = map(functools.partial(np.searchsorted, side="right"), edges, scores)
     # Sums of whole numbers, exact in float64: a block has far fewer rows than 2⁵³/T.
     return np.bincount(first * bins + second, weights=weights, minlength=bins**2).astype(np.int64)
 

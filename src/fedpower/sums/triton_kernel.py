@@ -138,11 +138,6 @@ def _multiply(
     tl.atomic_add(products + tile.to(tl.int64) * (SIDE * SIDE) + inside, total.to(tl.int64))
 
 
-def single_margin(width: int) -> float:
-    """Return `margin` of float32."""
-    return (width + 8) * 2.0**-23
-
-
 class LimbSums:
     """Σ z zᵀ and Σ z over rows of one width on one GPU."""
 
@@ -154,7 +149,7 @@ class LimbSums:
         self._moves = shift is not None
         self._columns = torch.as_tensor(columns, **self._place)
         # What float32 rounds is left to rows that are shortened: stretched before they are compared.
-        bound, double, single = treatment.row_norm or 1.0, margin(width), single_margin(width)
+        bound, double, single = treatment.row_norm or 1.0, margin(width), (width + 8) * 2.0**-23
         self._single = _SINGLE[0] <= bound <= _SINGLE[1] and not self._normalize and not self._moves
         self._rules = [
             torch.tensor([bound, *rule], dtype=kind, **self._place)
