@@ -124,9 +124,8 @@ class _Value:
 
     def given(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
-        defaults = {item.name: item.default for item in fields(self)}  # type: ignore[arg-type]
-        values = {name: getattr(self, name) for name in defaults}
-        return {name: value for name, value in values.items() if not _is_default(value, defaults[name])}
+        values = [(item, getattr(self, item.name)) for item in fields(self)]  # type: ignore[arg-type]
+        return {item.name: value for item, value in values if not _is_default(value, item.default)}
 
 
 def _is_default(value: Any, default: Any) -> bool:
@@ -233,10 +232,7 @@ class PowerMethod(Iterative):
         False, "Correct local steps for the silos' differences.", "flag", "paper"
     )
     alignment: str = setting(
-        "procrustes",
-        "How silos' bases are rotated before they are averaged.",
-        ("procrustes", "sign", "identity"),
-        "paper",
+        "procrustes", "How bases are rotated to be averaged.", ("procrustes", "sign", "identity"), "paper"
     )
     reference: str = setting(
         "first", "To whose basis they are rotated.", ("first", "active", "broadcast"), "paper"
@@ -373,10 +369,7 @@ class Noise(_Value, kw_only=False):
     """
 
     kind: NoiseKind = setting(
-        "auto",
-        "What is noised; auto takes what is predicted to be most accurate.",
-        get_args(NoiseKind),
-        "privacy",
+        "auto", "What is noised; auto takes what should be most accurate.", get_args(NoiseKind), "privacy"
     )
     energy: float | None = setting(
         None, "Guess of the components' share of the variance; lets auto clip.", "share", "privacy"

@@ -170,13 +170,6 @@ class FitProgress:
         self._shown.update(self._steps, completed=closed.step, visible=True, note=line)
 
 
-@contextmanager
-def progress_of_fit(silos: Iterable[str], n_steps: int | None = None) -> Iterator[FitProgress | None]:
-    """Give the progress of a fit; None where nothing is shown."""
-    with bars() as shown:
-        yield None if shown is None else FitProgress(shown, silos, n_steps)
-
-
 # --- errors -----------------------------------------------------------------------------------------
 
 REFUSED = 2

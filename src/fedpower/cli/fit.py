@@ -12,7 +12,7 @@ from typing import Any
 import click
 from msgspec import structs
 
-from fedpower.cli.console import note, print_json, print_table, progress_of_fit, say
+from fedpower.cli.console import FitProgress, bars, note, print_json, print_table, say
 from fedpower.cli.options import READING, Command, given_options, option, options, output
 from fedpower.cli.privacy import share_used
 from fedpower.cli.results import print_result
@@ -163,10 +163,9 @@ def _running(given: Mapping[str, Any], data: Data, wanted: Options) -> Iterator[
     ledgers = find_ledgers(list(data.sources), given)
     clipped = None if wanted.network else partial(_note_clipped, given["row_norm"])
     try:
-        with (
-            progress_of_fit(data.sources, getattr(wanted.solver, "n_steps", None)) as show,
-            warnings.catch_warnings(),
-        ):
+        with bars() as shown, warnings.catch_warnings():
+            n_steps = getattr(wanted.solver, "n_steps", None)
+            show = None if shown is None else FitProgress(shown, data.sources, n_steps)
             for category in (NoiseWarning, RepeatedFitWarning, ClippingWarning):  # the output contains them
                 warnings.simplefilter("ignore", category)
             yield Run(

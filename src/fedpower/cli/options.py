@@ -191,12 +191,13 @@ def option(
     """Return the declaration of an option, from its words, such as "-o --output FILE", and its help."""
     flags = words.split()
     if not flags[-1].startswith("-"):
-        metavar = flags.pop() if metavar is None else metavar
+        placeholder = flags.pop()
+        metavar = placeholder if metavar is None else metavar
     elif metavar is None and type is None:
         settings |= {"is_flag": True}
     if metavar in ("FILE", "FOLDER") and type is None:
         type = click.Path(path_type=Path, file_okay=metavar == "FILE")
-    names = [*flags, *([] if name is None else [name])]
+    names = flags if name is None else [*flags, name]
     return click.option(*names, cls=Option, group=group, help=help, type=type, metavar=metavar, **settings)
 
 

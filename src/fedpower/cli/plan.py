@@ -214,14 +214,10 @@ _SHOWN, _LONGEST = 5, 24
 
 _FACTS = ("name", "type", "n_rows", "n_missing", "n_odd", "low", "high", "levels", "doubts")
 
-_PUBLIC = """\
-# A draft of a code book: what the cells of tables become, one rule a column.
-# It was written from names and stored types alone, and no row has a part in it. Fill in every
-"""
-_CONFIDENTIAL = """\
-# Confidential: drafted from rows. Do not send; propose a code book from what you know instead.
-# What the cells of tables become, one rule a column. Compare it with what you know, and fill in every
-"""
+_PUBLIC = "# Drafted from names and stored types alone: no row has a part in it.\n"
+_CONFIDENTIAL = (
+    "# Confidential: drafted from rows. Do not send; propose a code book from what you know instead.\n"
+)
 
 
 @click.command(cls=Command, epilog="Example: fedpower inspect north.csv --draft codebook.toml")

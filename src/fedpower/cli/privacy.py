@@ -12,6 +12,7 @@ from fedpower.cli.options import Command, option, options
 from fedpower.errors import InputError, require
 from fedpower.privacy import Ledger, mu_of
 from fedpower.privacy.ledger import jsonable, rounded_down
+from fedpower.report.text import date_and_time
 
 # --- ledger ----------------------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
     say(f"Ledger {ledger} of {_whose(statement)}; it protects {statement['unit']}.")
     if statement["for_experiments"]:
         say("It was made for experiments: noise of its charges may come from a seed.")
-    headings = ("#", "what", "study", "epsilon alone", "total so far", "when (UTC)")
+    headings = ("#", "what", "study", "epsilon alone", "total so far", "when")
     rows = [
         (
             str(entry["seq"]),
@@ -123,7 +124,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
             entry["study"][:12],
             _epsilon(entry["epsilon"]),
             _epsilon(entry["total_epsilon"]),
-            _minute(entry["time"]),
+            date_and_time(entry["time"]),
         )
         for entry in statement["entries"]
     ]
@@ -132,7 +133,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
     else:
         say("Nothing has been released yet.")
     for change in statement["cap_changes"][1:]:
-        say(f"Cap set to {_terms(change)} on {_minute(change['time'])} UTC: {change['reason']}")
+        say(f"Cap set to {_terms(change)} on {date_and_time(change['time'])}: {change['reason']}")
     say(
         f"{share_used(statement):.0%} of the cap is used (releases cost less together than their epsilons "
         "add up to)",
@@ -148,10 +149,6 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
 
 def _terms(cap: dict[str, Any]) -> str:
     return f"epsilon={cap['epsilon']:g} at delta={cap['delta']:g}"
-
-
-def _minute(time: str) -> str:
-    return time[:16].replace("T", " ")
 
 
 def _whose(statement: dict[str, Any]) -> str:
