@@ -142,7 +142,7 @@ def test_rows_far_from_the_origin_and_from_each_other_lose_no_digits():
 def test_what_does_not_fit_is_refused(monkeypatch):
     plain = LocalMoment(open_source(np.ones((3, 4)), name="silo 'north'"), RowTreatment())
     np.testing.assert_array_equal(plain.moment(), np.ones((4, 4)))
-    with pytest.raises(InputError, match="finite 4×r matrix for these rows, got shape"):
+    with pytest.raises(InputError, match="finite 4×r matrix, got shape"):
         plain.product(np.eye(3))
     with pytest.raises(InputError, match="center must be 4 finite numbers"):
         plain.summary.trace(np.zeros(3))

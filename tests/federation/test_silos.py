@@ -166,8 +166,9 @@ def test_a_missing_ledger_is_refused_and_never_made(cap, tmp_path):
     """A disk that was not mounted must not begin a second account of the same rows."""
     silo = write_silo(tmp_path, cap=cap)
     (tmp_path / "north.ledger").unlink(missing_ok=True)
-    with pytest.raises(LedgerError, match=r"'north' must have its ledger, got none at") as refused:
-        silo.open_ledger()
+    refusal = pytest.raises(LedgerError, match=r"'north' must have its ledger, got none at")
+    with refusal as refused, silo.open_ledger():
+        pass
     assert not (tmp_path / "north.ledger").exists()
     if cap is not None:
         command = str(refused.value).partition("`fedpower ")[2].rstrip("`")

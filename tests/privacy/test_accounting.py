@@ -159,15 +159,15 @@ def test_the_papers_products_cost_what_their_noise_really_gives_and_no_less():
     [
         (lambda: multiplier_of(0.0, 1e-6), "epsilon must be above 0"),
         (lambda: multiplier_of(math.nan, 1e-6), "epsilon must be above 0"),
-        (lambda: multiplier_of(1.0, 0.0), "delta must lie between 0 and 1"),
-        (lambda: epsilon_of(1.0, 1.0), "delta must lie between 0 and 1"),
+        (lambda: multiplier_of(1.0, 0.0), "delta must be between 0 and 1"),
+        (lambda: epsilon_of(1.0, 1.0), "delta must be between 0 and 1"),
         (lambda: epsilon_of(-1.0, 0.1), "mu must be a number of at least 0"),
         (lambda: priced("step", epsilon=61.0), "from 0.0001 to 60, or inf"),
         (lambda: priced("step", epsilon=1e-9), "got 1e-09"),
         (lambda: priced("step", epsilon=math.inf), "must go with noise='none' only"),
         (lambda: priced("step", epsilon=0.0), "got 0"),
         (lambda: priced("step", epsilon=59.0, delta=1e-12), "delta must exceed"),
-        (lambda: priced("step", delta=0.0), "delta must lie between"),
+        (lambda: priced("step", delta=0.0), "delta must be between"),
     ],
 )
 def test_a_promise_that_cannot_be_kept_is_refused(call, sentence):

@@ -162,7 +162,7 @@ def test_scales_are_the_least_whole_numbers_of_the_theorem(multiplier, weight):
         assert (scale - 1) ** 2 < needed <= scale**2
     wanted = [1, 2, 2 * c**2 * SIDE**2, 1] if weight else [1, 2, 1]
     assert [group.weight for group in sensitivity.groups] == wanted
-    with pytest.raises(InputError, match="where the theorem holds"):
+    with pytest.raises(InputError, match="where lemma 1 holds"):
         of_moment(2, mean_weight=0.8)
 
 
@@ -345,7 +345,7 @@ def test_two_columns_move_further_than_the_formula_of_one_beyond_a_third():
     assert clipped_sensitivity(clip, 2) > 2 * clip * math.sqrt(1 - clip**2)
     assert clipped_sensitivity(clip, 1) == 2 * clip * math.sqrt(1 - clip**2)
     for none in (0.0, -1.0, 1.5, math.nan):
-        with pytest.raises(InputError, match="clip must lie above 0"):
+        with pytest.raises(InputError, match="clip must be above 0"):
             clipped_sensitivity(none, 2)
 
 

@@ -12,7 +12,5 @@ TLS, KEY, CERTIFICATE, AUTHORITY_CERTIFICATE = "tls", "party.key", "party.crt", 
 def needs_flare() -> None:
     """Refuse to continue without NVIDIA FLARE."""
     if importlib.util.find_spec("nvflare") is None:
-        raise InputError(
-            "a federation of separate processes must have NVIDIA FLARE, got none installed; run "
-            + installing("flare")
-        )
+        must = "a federation of separate processes must have NVIDIA FLARE"
+        raise InputError(f"{must}, got none installed; run {installing('flare')}")

@@ -209,10 +209,10 @@ class RunThread(threading.Thread):
 
     def __init__(self, kit: Kit, run: str, links: Links) -> None:
         super().__init__(name=run, daemon=True)
-        self._kit, self._links = kit, links
+        self._kit = kit
         self.folder = kit.folder / "runs" / run
         self.stopped = threading.Event()
-        self.questions: Questions | None = None
+        self.questions = Questions(links, kit.study.terms()[0], self.stopped)
         self._rounds: list[dict[str, Any]] = []
         self._end: dict[str, Any] = {}
 
@@ -222,7 +222,7 @@ class RunThread(threading.Thread):
 
     @property
     def state(self) -> dict[str, Any]:
-        waiting_for = [] if self.questions is None else self.questions.waiting_for
+        waiting_for = self.questions.waiting_for
         return {"run": self.name, "rounds": self._rounds, "waiting_for": waiting_for, **self._end}
 
     def run(self) -> None:
@@ -255,7 +255,6 @@ class RunThread(threading.Thread):
 
     def _drive(self, made: StudyRun) -> None:
         pace = Pace(deadline=made.file.deadline, grace=made.file.grace, enough=made.file.min_silos)
-        self.questions = Questions(self._links, made.study, self.stopped)
         drive_paced(made.coordinator, self.questions, pace)
 
     def _after_refusal(self) -> str:
@@ -263,10 +262,8 @@ class RunThread(threading.Thread):
         silent = {name for closed in self._rounds for name in closed["silent"]}
         if missing := ", ".join(name for name in self._kit.study.silos if name in silent):
             # Questions follow from earlier answers: without a silo they are others, and not free.
-            return (
-                f"this run is without {missing}, so it asks other questions than a complete one: bring back "
-                "the missing silos and run again without --resume, which charges nothing twice"
-            )
+            why = f"this run is without {missing}, so it asks other questions than a complete one"
+            return f"{why}: bring all back and run again without --resume, which charges nothing twice"
         return "what was released stays recorded: fix that and run again with --resume"
 
     def _record(self, closed: Round) -> None:
@@ -306,16 +303,13 @@ class CoordinatorService:
 
     def _take(self, peer: str, kind: str, number: int, content: bytes) -> None:
         if kind == CALL:
-            call = threading.Thread(
-                target=self._answer_call, args=(number, content), name="call", daemon=True
-            )
-            call.start()
-        elif self._run is not None and self._run.questions is not None:
+            threading.Thread(target=self._answer_call, args=(number, content), daemon=True).start()
+        elif self._run is not None:
             self._run.questions.take(peer, number, content)
 
     def _change(self, peer: str, connected: bool) -> None:
         logger.info("%s %s", peer, "connected" if connected else "disconnected")
-        if connected and self._run is not None and self._run.questions is not None:
+        if connected and self._run is not None:
             self._run.questions.resend(peer)
 
     def _answer_call(self, number: int, content: bytes) -> None:
@@ -331,12 +325,10 @@ class CoordinatorService:
         self.links.send(RUNNER, REPLY, number, msgspec.json.encode(reply) + b"\n" + more)
 
     def _status(self, call: dict[str, Any]) -> _Reply:
-        run = self._run
-        return {
-            "connected": [name for name in self.links.connected() if name != RUNNER],
-            "run": None if run is None else run.state,
-            "under_way": run is not None and run.is_alive(),
-        }, b""
+        connected, run = [name for name in self.links.connected() if name != RUNNER], self._run
+        if run is None:
+            return {"connected": connected, "run": None, "under_way": False}, b""
+        return {"connected": connected, "run": run.state, "under_way": run.is_alive()}, b""
 
     def _start(self, call: dict[str, Any]) -> _Reply:
         """Begin or resume a run; one that is under way is ended first, unless it is the same."""

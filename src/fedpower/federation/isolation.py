@@ -184,11 +184,9 @@ def check_confined(secrets: Iterable[Path], *, allowed: Iterable[Path] = ()) -> 
         else:
             continue
         needed = [folder for folder in folders if secret.resolve().is_relative_to(folder)]
-        advice = (
-            f"move it out of {needed[0]}, which the node needs"
-            if needed
-            else "let the vault's user alone own it and enter its folder"
-        )
+        advice = "let the vault's user alone own it and enter its folder"
+        if needed:
+            advice = f"move it out of {needed[0]}, which the node needs"
         raise InputError(f"the node must not be able to open {secret}, got {found}; {advice}")
 
 

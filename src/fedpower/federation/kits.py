@@ -157,10 +157,8 @@ class Authority:
         """Return a party's certificate, and keep it; a second one only where it renews the first."""
         party, known = request.party, parties(self.study)
         if party not in known or request.study != self.study.digest:
-            raise InputError(
-                f"a request must come from {', '.join(known)} in study {self.study.digest[:12]}, got one "
-                f"from {party!r} in study {request.study[:12]}"
-            )
+            must = f"a request must come from {', '.join(known)} in study {self.study.digest[:12]}"
+            raise InputError(f"{must}, got one from {party!r} in study {request.study[:12]}")
         signed = {name: read_certificate(self.signed(name)) for name in known if self.signed(name).exists()}
         if renew and party not in signed:
             raise InputError(f"{party!r} must have a certificate to renew, got none")
@@ -214,10 +212,9 @@ class Kit:
             raise InputError(f"key, certificate and authority in {self.tls} must belong together")
         for certificate, renewed in ((self.certificate, "request --renew"), (self.authority, "ca-init")):
             if days_left(certificate) < 0:
-                raise InputError(
-                    f"certificates in {self.folder} must be valid, got one that ended on "
-                    f"{ends(certificate)}; ask for another with `fedpower node {renewed}`"
-                )
+                got = f"one that ended on {ends(certificate)}"
+                hint = f"ask for another with `fedpower node {renewed}`"
+                raise InputError(f"certificates in {self.folder} must be valid, got {got}; {hint}")
         return days_left(self.certificate)
 
 

@@ -122,10 +122,8 @@ def main() -> None:
             try:  # before any thread starts: one that ran before would stay free
                 isolation.confine_node(Path(settings.kit), map(Path, settings.secrets))
             except OSError as error:
-                raise ProtocolError(
-                    f"a node must be confined where the kernel can do it, got {error}; run vault and node as "
-                    "two users, with --part and --socket"
-                ) from None
+                hint = "run vault and node as two users, with --part and --socket"
+                raise ProtocolError(f"the kernel must confine the node, got {error}; {hint}") from None
             logger.info("%s", isolation.describe(confined=True))
         end_with_starter()
         Node(settings, vault).run()
@@ -144,10 +142,9 @@ def _connect(vault: int | str) -> Connection:
     try:
         return Client(vault)
     except OSError as error:
-        raise ProtocolError(
-            f"the vault must listen at {vault}, got {(error.strerror or str(error)).lower()}; start it "
-            "first, with --part vault, and let the node's user be in the socket's group"
-        ) from None
+        problem = (error.strerror or str(error)).lower()
+        hint = "start it first, with --part vault, and let the node's user be in the socket's group"
+        raise ProtocolError(f"the vault must listen at {vault}, got {problem}; {hint}") from None
 
 
 if __name__ == "__main__":

@@ -19,16 +19,15 @@ _STOP_S, _POLL_S = 10.0, 0.1
 
 
 def start_process(
-    command: Sequence[str], environment: Mapping[str, str], *, pass_fds: Sequence[int] = (), **streams: Any
+    command: Sequence[str], environment: Mapping[str, str], **files: Any
 ) -> subprocess.Popen[bytes]:
     """Return a process in its own group, which ends with this one once it calls `end_with_starter`."""
     return subprocess.Popen(  # noqa: S603 (our own interpreter)
         command,
         env={**environment, _LIFELINE: "stdin"},
-        pass_fds=pass_fds,
         stdin=subprocess.PIPE,
         start_new_session=True,
-        **streams,
+        **files,
     )
 
 

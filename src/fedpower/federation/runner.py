@@ -96,9 +96,8 @@ class CoordinatorSession:
         try:
             facts = msgspec.json.decode(head, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise ProtocolError(
-                "the coordinator must answer as fedpower does, got something else; compare versions"
-            ) from None
+            must = "the coordinator must answer as fedpower does"
+            raise ProtocolError(f"{must}, got something else; compare versions") from None
         if "error" in facts:
             raise ProtocolError(cleaned(facts["error"]))
         return facts, rest
@@ -113,10 +112,9 @@ def open_session(kit: Kit, *, patience: float = _CONNECT_S) -> Iterator[Coordina
     try:
         while not session.connected:
             if time.monotonic() >= end:
-                raise ProtocolError(
-                    f"the coordinator must answer at {kit.study.host}:{kit.study.port}, got no connection in "
-                    f"{patience:.0f} s; start it with `fedpower node start KIT` and check the network"
-                )
+                must = f"the coordinator must answer at {kit.study.host}:{kit.study.port}"
+                hint = "start it with `fedpower node start KIT` and check the network"
+                raise ProtocolError(f"{must}, got no connection in {patience:.0f} s; {hint}")
             time.sleep(0.05)
         yield session
     finally:
@@ -145,10 +143,8 @@ class Runner:
                 raise ProtocolError(reason)
             idle = idle + 1 if self._shown == shown else 0
             if idle == _IDLE_STARTS:
-                raise ProtocolError(
-                    f"{reason}: no round was closed in {idle} starts in a row; fix that and run again with "
-                    "--resume"
-                )
+                hint = "fix that and run again with --resume"
+                raise ProtocolError(f"{reason}: no round was closed in {idle} starts in a row; {hint}")
             self.say(f"starting the run again: {reason}")
             time.sleep(_POLL_S)
 
@@ -193,27 +189,21 @@ class Runner:
                 if len(present) >= self.kit.study.min_silos:
                     self.say(f"continuing without {missing}")
                     return present
-                raise ProtocolError(
-                    f"{self.kit.study.min_silos} silos must be connected, got {len(present)} after "
-                    f"{self.patience:.0f} s; start {missing} and run again with --resume"
-                )
+                got = f"{len(present)} after {self.patience:.0f} s"
+                hint = f"start {missing} and run again with --resume"
+                raise ProtocolError(f"{self.kit.study.min_silos} silos must be connected, got {got}; {hint}")
             time.sleep(_POLL_S)
 
     def _begin(self, resume: bool) -> str:
         """Return the name of the last run, or of a new one."""
         study, path = self.kit.study.digest, self.kit.folder / LAST_RUN
-        last: LastRun | None = LastRun(study=study, run=secrets.token_hex(8))
         if not resume:
+            last = LastRun(study=study, run=secrets.token_hex(8))
             write_private(path, msgspec.json.encode(last))
-        else:
-            try:
-                last = msgspec.json.decode(path.read_bytes(), type=LastRun)
-            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-                last = None
-        if last is None or last.study != study:
-            found = "none" if last is None else f"one of the study {last.study[:12]}"
-            raise ProtocolError(
-                f"{self.kit.folder} must have a run of this study to resume, got {found}; run without "
-                "--resume"
-            )
-        return last.run
+            return last.run
+        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+            last = msgspec.json.decode(path.read_bytes(), type=LastRun)
+            if last.study == study:
+                return last.run
+        must = f"{self.kit.folder} must have a run of this study to resume"
+        raise ProtocolError(f"{must}, got none; run without --resume")

@@ -4,7 +4,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -83,9 +83,7 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
 
     def identity(self) -> Identity:
         if self.signs_with is None:
-            raise InputError(
-                f"a secure sum must have an [identity] in {self.path}, got none; see `fedpower node key`"
-            )
+            raise InputError(f"{self.path} must have an [identity] for a secure sum; see `fedpower node key`")
         return Identity.load(self.path.parent / self.signs_with.path)
 
     def secrets(self) -> list[Path]:
@@ -99,9 +97,9 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
         return [path.resolve() for path in (*secrets, *(part for part in parts if part.is_symlink()))]
 
     def check_agreed(self, study: StudyFile) -> None:
+        who = f"silo {self.name!r}"
         if self.name not in study.silos:
-            silos = ", ".join(study.silos)
-            raise ProtocolError(f"silo {self.name!r} must be named in study {study.name!r}, got {silos}")
+            raise ProtocolError(f"{who} must be named in study {study.name!r}, got {', '.join(study.silos)}")
         agreed = study.digest if self.agrees.study is None else self.agrees.study
         if not _HASH.fullmatch(agreed):
             raise ProtocolError(
@@ -110,8 +108,8 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             )
         if agreed != study.digest:
             raise ProtocolError(
-                f"silo {self.name!r} agreed to the study {agreed}, got the study {study.digest}; read it "
-                f"with `fedpower study show` and change [agrees] in {self.path} if it is right"
+                f"{who} agreed to the study {agreed}, got the study {study.digest}; read it with "
+                f"`fedpower study show` and change [agrees] in {self.path} if it is right"
             )
         terms, limits = study.terms()[0], self.agrees
         for name, wanted, least, most in (
@@ -121,16 +119,13 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
         ):
             if not least <= wanted <= most:
                 limit = f"{most:g} at most" if wanted > most else f"{least:g} at least"
-                raise ProtocolError(
-                    f"silo {self.name!r} agrees to {name}={limit}, got a study with {wanted:g}"
-                )
+                raise ProtocolError(f"{who} agrees to {name}={limit}, got a study with {wanted:g}")
         most, worst = limits.epsilon, worst_epsilon(terms)  # all attempts counted
         if worst > most:
             raise ProtocolError(
-                f"silo {self.name!r} agrees to epsilon={most:g} at most, got a study that can spend "
-                f"{worst:.4g}, in {terms.attempts} attempts at a secure sum of {terms.epsilon:g} each; "
-                f"agree on a study with epsilon<={rounded_down(attempt_epsilon(terms, most), 3)} or with "
-                f"attempts = 1 in [privacy], or raise epsilon in [agrees] of {self.path}"
+                f"{who} agrees to epsilon={most:g} at most, got a study that can spend {worst:.4g}, in "
+                f"{terms.attempts} attempts at a secure sum of {terms.epsilon:g} each; agree on one with "
+                f"epsilon<={rounded_down(attempt_epsilon(terms, most), 3)} or attempts = 1, or to more"
             )
 
     def source(self, study: StudyFile) -> RowSource:
@@ -169,8 +164,9 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             **reading_of(data),
         ).select(study.columns)
 
-    def open_ledger(self) -> Ledger:
-        """Return the silo's ledger; one that is missing is refused and never made."""
+    @contextmanager
+    def open_ledger(self) -> Iterator[Ledger]:
+        """Give the silo's ledger; one that is missing is refused and never made."""
         if self.ledger is None:
             raise InputError(f"a private study must be charged to a ledger, got no [ledger] in {self.path}")
         path = self.path.parent / self.ledger.path
@@ -183,18 +179,14 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
                 f"has never been one, make it with `fedpower ledger create "
                 f"{shlex.quote(str(path))} --silo {owner} --epsilon {epsilon} --delta {delta}`"
             )
-        with ExitStack() as stack:
-            ledger = stack.enter_context(Ledger.open(path))
+        with Ledger.open(path) as ledger:
             ledger.check_owner(self.name, self.data.name)
             for name, given in cap.items():
                 held = getattr(ledger.caps()[-1], name)
                 if given is not None and not math.isclose(given, held):
-                    raise InputError(
-                        f"the cap in {self.path} must be that of the ledger, got {name}={given:g} "
-                        f"where {path} has {held:g}"
-                    )
-            stack.pop_all()  # it stays open
-        return ledger
+                    must = f"{name} in {self.path} must be that of {path}, {held:g}"
+                    raise InputError(f"{must}, got {given:g}")
+            yield ledger
 
 
 def read_silo(path: Path) -> SiloFile:

@@ -88,20 +88,11 @@ class StudyFile:
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of everything that was agreed on."""
-        terms = {
-            "name": self.name,
-            "columns": self.columns,
-            "silos": self.silos,
-            "grace": self.grace,
-            "attempts": self.attempts,
-            "identities": self.identities,
-            "rules": self.rules and self.rules.digest,
-            "options": {
-                name: repr(value)
-                for name, value in self.options.flat().items()
-                if name in FLAT and FLAT[name].section
-            },
-        }
+        agreed = ("name", "columns", "silos", "grace", "attempts", "identities")
+        terms: dict[str, Any] = {key: getattr(self, key) for key in agreed}
+        options = self.options.flat().items()
+        terms["options"] = {key: repr(value) for key, value in options if key in FLAT and FLAT[key].section}
+        terms["rules"] = self.rules and self.rules.digest
         return hashlib.sha256(msgspec.json.encode(terms, order="sorted")).hexdigest()
 
     @functools.cached_property
@@ -171,11 +162,8 @@ def read_study(path: Path) -> StudyFile:
     content: dict[str, Any] = msgspec.to_builtins(decoded)
     columns, silos = (_names(key, content[key]["names"]) for key in ("columns", "silos"))
     for name in (content["name"], *silos):
-        if not NAME.fullmatch(name):
-            raise InputError(
-                "names of studies and silos must be lower-case letters, digits and inner dashes, 63 at most, "
-                f"got {name!r}"
-            )
+        must = "lower-case letters, digits and inner dashes, 63 at most"
+        require(bool(NAME.fullmatch(name)), "names of studies and silos", must, name)
     for name in content.get("identities", {}):
         if name not in silos:
             raise InputError(f"[identities] of {path} must name the study's silos, got {name!r}")
@@ -209,10 +197,8 @@ def read_study(path: Path) -> StudyFile:
 def _rules(path: Path, content: dict[str, Any], columns: tuple[str, ...]) -> TableRules:
     rules = table_rules(content, str(path))
     for name in (*rules.columns, *rules.dropped):
-        if (name in columns) is (name in rules.dropped):
-            raise InputError(
-                f"[rules] of {path} must be of the columns in [columns], or drop others, got {name!r}"
-            )
+        fits = (name in columns) is not (name in rules.dropped)
+        require(fits, f"[rules] of {path}", "of the columns in [columns], or drop others", name)
     completed = rules.completed(columns)
     _names("columns", completed.features)
     return completed

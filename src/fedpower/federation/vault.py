@@ -42,20 +42,16 @@ class Vault:
 
     def __init__(self, silo: Answers, study_file: StudyFile) -> None:
         self._silo = silo
-        self._study, _, _ = study_file.terms()
+        self._most_bytes = most_question_bytes(study_file.terms()[0])
         self._one_at_a_time = threading.Lock()
 
     def serve(self, node: Connection) -> None:
-        most = most_question_bytes(self._study)
-        try:
-            while True:
-                node.send_bytes(self.answer(node.recv_bytes(most)))
-        except EOFError:
-            pass
-        except OSError as error:
-            logger.error("the connection to the node ended: %s", error)
-        finally:
-            node.close()
+        with node, contextlib.suppress(EOFError):
+            try:
+                while True:
+                    node.send_bytes(self.answer(node.recv_bytes(self._most_bytes)))
+            except OSError as error:
+                logger.error("the connection to the node ended: %s", error)
 
     def answer(self, content: bytes) -> bytes:
         """Return the answer to a question; nothing where the bytes are no question."""
@@ -129,9 +125,8 @@ def _listener(path: Path) -> socket.socket:
         listener.bind(str(path))
     except OSError as error:
         problem = (error.strerror or str(error)).lower()
-        raise InputError(
-            f"the vault must be able to listen at {path}, got {problem}; name a new file with --socket"
-        ) from None
+        hint = "name a new file with --socket"
+        raise InputError(f"the vault must be able to listen at {path}, got {problem}; {hint}") from None
     finally:
         os.umask(umask)
     return listener

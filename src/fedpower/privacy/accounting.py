@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpower.errors import InputError
+from fedpower.errors import require
 from fedpower.linalg import Array
 from fedpower.privacy.sensitivity import Moved, moved_by_row, whole
 
@@ -121,21 +121,18 @@ def delta_with_distance(delta: float, epsilon: float, tv: float) -> float:
 
 
 def _mu(mu: float) -> float:
-    if not mu >= 0:
-        raise InputError(f"mu must be a number of at least 0, got {mu!r}; use 1/noise_multiplier")
+    require(mu >= 0, "mu", "a number of at least 0", mu, "use 1/noise_multiplier")
     return float(mu)
 
 
 def _epsilon(epsilon: float) -> float:
-    if not epsilon > 0:
-        raise InputError(f"epsilon must be above 0, got {epsilon!r}")
+    require(epsilon > 0, "epsilon", "above 0", epsilon)
     return float(epsilon)
 
 
 def check_delta(delta: float) -> float:
     """Return δ as a float, or refuse it."""
-    if not 0 < delta < 1:
-        raise InputError(f"delta must lie between 0 and 1, got {delta:g}; 1e-6 is usual")
+    require(0 < delta < 1, "delta", "between 0 and 1", float(delta), "1e-6 is usual")
     return float(delta)
 
 
@@ -147,8 +144,7 @@ def noise_std(
     mode: NoiseMode, *, epsilon: float, delta: float, n_rows: int, n_steps: int, iteration_rank: int
 ) -> float:
     """Return the standard deviation of the noise of one release in `mode`."""
-    if mode not in _NOISED:
-        raise InputError(f"the noise mode must be 'paper', 'step' or 'moment', got {mode!r}")
+    require(mode in _NOISED, "the noise mode", "'paper', 'step' or 'moment'", mode)
     multiplier = noise_multiplier(mode, epsilon=epsilon, delta=delta, n_steps=n_steps)
     return moved_by_row(_NOISED[mode], iteration_rank) / whole("n_rows", n_rows) * multiplier
 

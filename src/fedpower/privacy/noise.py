@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower import native
-from fedpower.errors import InputError
+from fedpower.errors import require
 
 WIDEST_SCALE = 2**58
 """The largest `scale` of `gaussian_integers`: 14 times it fits in 62 bits."""
@@ -53,8 +53,7 @@ class SeededNoiseForExperiments:
 
 def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDArray[np.int64]:
     """Return n independent integers distributed as round(scale·X), X a real standard normal."""
-    if not 1 <= scale <= WIDEST_SCALE:
-        raise InputError(f"scale must be between 1 and 2**58, got {scale}; use 2**30")
+    require(1 <= scale <= WIDEST_SCALE, "scale", "between 1 and 2**58", scale, "use 2**30")
     out = np.empty(n, dtype=np.int64)
     if n <= _SHARE or not isinstance(source, SystemNoise):
         _fill(source, scale, out)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, require
 from fedpower.linalg import Array, lower_of, symmetric_of
 from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
 from fedpower.rows.units import PARTS as UNIT_PARTS
@@ -41,8 +41,7 @@ def moved_by_row(what: Moved, rank: int = 1) -> float:
 
 def clipped_sensitivity(clip: float, iteration_rank: int) -> float:
     """Return Δ(α), how far one row moves Σ x·c(Zᵀx)ᵀ, where c shortens a vector to norm α ≤ 1."""
-    if not 0 < clip <= 1:
-        raise InputError(f"clip must lie above 0 and be at most 1, got {clip!r}; give one between")
+    require(0 < clip <= 1, "clip", "above 0 and at most 1", clip)
     square = clip * clip
     if whole("iteration_rank", iteration_rank) == 1:
         return 1.0 if square >= 0.5 else 2.0 * clip * math.sqrt(1.0 - square)
@@ -57,8 +56,7 @@ def rounding_slack(
     """Return what float64 arithmetic can add to the sensitivity of a moment or of a product."""
     longest = whole("longest_sum", longest_sum or n_rows)
     n = (longest + 8 * whole("n_features", n_features) + 64) * _UNIT_ROUNDOFF
-    if n >= 0.5:
-        raise InputError(f"longest_sum must be below 2**52, got {longest}; add the rows in blocks")
+    require(n < 0.5, "longest_sum", "below 2**52", longest, "add the rows in blocks")
     return 2.0 * math.sqrt(whole("iteration_rank", iteration_rank)) * n / (1.0 - n)
 
 
@@ -66,13 +64,12 @@ def whole(name: str, value: int) -> int:
     """Return `value` if it is a whole number of at least 1; refuse it in one sentence if not."""
     if type(value) is int and value >= 1:  # what every silo asks some thirty times
         return value
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}; pass a positive int")
+    good = not isinstance(value, bool) and isinstance(value, Integral) and value >= 1
+    require(good, name, "a whole number of at least 1", value)
     return int(value)
 
 
-LARGEST_MEAN_WEIGHT = 0.75
-"""Up to here lemma 1 holds."""
+LARGEST_MEAN_WEIGHT = 0.75  # in lemma 1
 
 MEAN_WEIGHT = 0.5
 """c unless a study says otherwise: how much of the sensitivity the mean row may use."""
@@ -240,8 +237,7 @@ def noise_for(
     sensitivity: Sensitivity, multiplier: float, sizes: tuple[int, ...], colluders: int | None = None
 ) -> Noise:
     """Return a silo's noise for a sum over silos of these sizes; of one alone where ``colluders`` is None."""
-    if not 0 < multiplier < math.inf:
-        raise InputError(f"multiplier must be a positive number, got {multiplier!r}; calibrate it first")
+    require(0 < multiplier < math.inf, "multiplier", "a positive number", multiplier, "calibrate it first")
     m, n, honest = len(sizes), sum(sizes), len(sizes) - (colluders or 0)
     if honest < 1:
         raise InputError(
@@ -267,15 +263,10 @@ def noise_for(
                 f"a secure sum must stay within 2**62 whole numbers, but {n} rows of {m} "
                 "silos could need more"
             )
-    if max(scales) > WIDEST_SCALE:
-        raise InputError(
-            f"noise must be at most {WIDEST_SCALE} steps of the rows' lattice, got {max(scales)}"
-        )
-    if colluders is not None and min(scales) < SMALLEST_SHARE:
-        raise InputError(
-            f"a share of the noise must be at least {SMALLEST_SHARE} lattice steps wide, got "
-            f"{min(scales)} for {m} silos"
-        )
+    least, most = min(scales), max(scales)
+    require(most <= WIDEST_SCALE, "noise", f"at most {WIDEST_SCALE} steps of the rows' lattice", most)
+    wide = colluders is None or least >= SMALLEST_SHARE
+    require(wide, "a share of the noise", f"at least {SMALLEST_SHARE} lattice steps wide", least)
     return noise
 
 
@@ -291,11 +282,8 @@ def _exponent(square: Fraction, least: int, *, real: bool) -> int:
 @functools.lru_cache(maxsize=64)  # a thousand silos ask for the same one
 def of_moment(n_features: int, *, mean_weight: float = 0.0, per_unit: int = 0) -> Sensitivity:
     """Return that of Σ z zᵀ (diagonal, then below it), Σ z where it has a weight, and Σ ‖z‖² (lemma 1)."""
-    if not 0 <= mean_weight <= LARGEST_MEAN_WEIGHT:
-        raise InputError(
-            f"mean_weight must lie between 0 and {LARGEST_MEAN_WEIGHT}, where the theorem "
-            f"holds, got {mean_weight}"
-        )
+    within = 0 <= mean_weight <= LARGEST_MEAN_WEIGHT
+    require(within, "mean_weight", f"between 0 and {LARGEST_MEAN_WEIGHT}, where lemma 1 holds", mean_weight)
     c, parts = Fraction(mean_weight), UNIT_PARTS if per_unit else 1
     one, square = Fraction(1), SIDE**2
     mean = [Group(n_features, 2 * (c * SIDE / parts) ** 2, SIDE * parts)] if mean_weight else []
@@ -349,8 +337,7 @@ def of_row_sum(n_features: int) -> Sensitivity:
 
 def of_reals(bound: float, size: int, *, largest: float, n_rows: int) -> Sensitivity:
     """Return that of real numbers that a row moves by ``bound`` together (lemma 5)."""
-    if not 1e-200 < bound < 1e200:
-        raise InputError(f"sensitivity must be a positive number, got {bound!r}; send a nearer centre")
+    require(1e-200 < bound < 1e200, "sensitivity", "a positive number", bound, "send a nearer centre")
     return Sensitivity(
         Fraction(bound) ** 2, (Group(size, Fraction(1), Fraction(largest) / n_rows),), real=True
     )

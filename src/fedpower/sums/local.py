@@ -47,7 +47,7 @@ _WIDE_BLOCK_BYTES = 16 * 2**20
 """Of a block of wide rows: the C library keeps memory of this size for the next block."""
 
 FREE_ORDER_ROWS = 2**17
-"""So many rows may be added in any order, as `privacy.budget.longest_sum` counts."""
+"""So many rows may be added in any order, as `protocol.study.longest_sum` counts."""
 
 # Operations of a dense matrix product in the time that one takes:
 _SPARSE_SLOWNESS = 150  # of a product of two sparse matrices
@@ -150,9 +150,7 @@ class LocalMoment:
         width, basis = self.source.n_features, np.asarray(basis, dtype=np.float64)
         ends = (basis.max(initial=0.0), basis.min(initial=0.0))  # which are NaN where a number is
         if basis.ndim != 2 or basis.shape[0] != width or not np.isfinite(ends).all():
-            raise InputError(
-                f"the basis must be a finite {width}×r matrix for these rows, got shape {basis.shape}"
-            )
+            raise InputError(f"the basis must be a finite {width}×r matrix, got shape {basis.shape}")
         if self.choice.kind == "moment":
             return self._moment.product(basis, center)
         shift = self._offset
