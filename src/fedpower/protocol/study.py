@@ -127,7 +127,7 @@ class Study:
         must = "an identity must be 64 hexadecimal digits in lower case, as `fedpower node key` prints it"
         yield all(re.fullmatch("[0-9a-f]{64}", key) for key in keys), must
         must = (
-            f"a secure sum must have more silos than the {self.colluders} that may collude, got min_silos="
+            f"a secure sum must have more silos than the {self.colluders} that may collude, got "
             f"{self.min_silos} of {len(keys)}; bring more silos, declare fewer colluders or change min_silos"
         )
         yield not self.is_secure or 1 <= self.colluders < self.min_silos <= len(keys), must
