@@ -62,9 +62,7 @@ def _explain(problem: str, path: object, kind: type[Part]) -> str:
         return f"{_table(keys, path)} must have {match[1]!r}, got none"
     name = f"{keys[-1]} in {_table(keys[:-1], path)}"
     if match := _TYPE.match(problem):
-        wanted, given = (
-            " or ".join(_KINDS.get(k, k) for k in kinds.split(" | ")) for kinds in match.groups()
-        )
+        wanted, given = (" or ".join(_KINDS.get(k, k) for k in part.split(" | ")) for part in match.groups())
         wanted = f"a list whose entries are {wanted}" if path_to[-1] == _ENTRY else wanted
         return f"{name} must be {wanted}, got {given}"
     choices = ", ".join(map(repr, get_args(_type_at(kind, path_to))))

@@ -57,7 +57,6 @@ Block: TypeAlias = "Matrix | SparseBlock"
 
 
 def is_sparse(block: Block) -> "TypeIs[SparseBlock]":
-    """Return whether a block is a SciPy sparse array."""
     return "scipy.sparse" in sys.modules and sparse.issparse(block)
 
 
@@ -122,9 +121,8 @@ def public_vector(
     except (TypeError, ValueError):
         vector = np.array(np.nan)
     if vector.ndim != 1 or vector.size == 0:
-        raise InputError(
-            f"{label} must be a vector of finite numbers, one per column, got shape {vector.shape}"
-        )
+        must = "be a vector of finite numbers, one per column"
+        raise InputError(f"{label} must {must}, got shape {vector.shape}")
     checks = [(np.isfinite(vector), "be finite")]
     if positive:
         within = (vector <= LARGEST) & (vector >= 1 / LARGEST)
@@ -132,9 +130,7 @@ def public_vector(
     for holds, must in checks:
         if not holds.all():
             place = int(np.argmin(holds))
-            named = columns if columns is not None and len(columns) == vector.size else None
-            raise InputError(
-                f"{label} must {must} in every column, got {vector[place]:g} for {label_of(named, place)}"
-            )
+            called = label_of(columns if columns and len(columns) == vector.size else None, place)
+            raise InputError(f"{label} must {must} in every column, got {vector[place]:g} for {called}")
     vector.flags.writeable = False
     return vector

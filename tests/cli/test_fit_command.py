@@ -182,7 +182,7 @@ def test_a_full_disk_is_found_before_anything_is_charged(here, more, monkeypatch
         found = run(*asked)
     assert found.exit_code == 2
     said = " ".join(found.stderr.split())
-    assert "the disk of out must have 16 MB free for what is written there, got 1 MB" in said
+    assert "the disk of out must have 16 MB free, got 1 MB" in said
     assert n_charged() == [0, 0, 0]
     succeed(*asked)
 

@@ -105,7 +105,7 @@ def test_ranges_spare_what_finding_them_costs_and_may_have_names(silos):
 def test_a_code_book_of_other_columns_is_refused(fitted, silos):
     with pytest.raises(InputError, match="a code book must have numbers for each of the 3 columns"):
         FedPCA(2, codebook=fitted.codebook_).fit(silos["north"][:, :3])
-    with pytest.raises(InputError, match="whose numbers were found must not have row_norm or normalize"):
+    with pytest.raises(InputError, match="with found numbers must not have row_norm or normalize"):
         FedPCA(2, codebook=replace(fitted.codebook_, row_norm=3.0)).fit(silos["north"])
 
 

@@ -66,7 +66,7 @@ def test_an_earlier_simulation_is_replaced_by_force_alone_and_nothing_else_is(tm
     run("spiked", "-o", folder, *SMALL)
     before = contents(folder)
     again = run("spiked", "-o", folder, *SMALL[:-1], "5")
-    assert "must be new or empty, got a folder that holds 'model.json'" in str(again.exception)
+    assert "must be new or empty, got one with 'model.json'" in str(again.exception)
     assert contents(folder) == before
     (other / "thesis.tex").write_text("mine")
     refused = run("spiked", "-o", other, "--force", *SMALL)

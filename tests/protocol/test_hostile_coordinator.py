@@ -243,7 +243,7 @@ def test_a_far_away_centre_is_paid_for_with_noise_or_refused(tmp_path, size):
             assert ledger.spent().n_releases == 0
         else:
             assert ledger.spent().n_releases == 1
-            exact = silo.releases._rows.product(GOOD, np.full(D, size))
+            exact = silo.releases.rows.product(GOOD, np.full(D, size))
             assert np.abs(answer.product - exact).max() > size**2 / 1e3
 
 

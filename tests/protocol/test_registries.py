@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from private_silos import DELTA, EPSILON, MOMENT, D, ask, bounded_rows, private_silo
+from private_silos import DELTA, EPSILON, MOMENT, D, ask, bounded_rows, message, private_silo
 
 from fedpower import FedPCA
 from fedpower.errors import InputError, ProtocolError
@@ -65,9 +65,9 @@ def test_a_registered_query_leaves_a_silo_with_noise_and_once():
     noise = STUDY.budget.noise(LABEL, query_of(STUDY, LABEL).sensitivity, (len(rows),))
     off = noise.values(answer.words.view(np.int64)) - (rows > 0).sum(axis=0)
     assert 0 < np.abs(off).max() < 6 * noise.stds[0]
-    assert problem_with(answer, question, STUDY, silo="north", run="run", n_rows=len(rows)) is None
+    assert problem_with(answer, message(STUDY, question), STUDY, n_rows=len(rows)) is None
     far = QueryAnswer(words=answer.words + np.uint64(2**40))
-    assert "range" in problem_with(far, question, STUDY, silo="north", run="run", n_rows=len(rows))
+    assert "range" in problem_with(far, message(STUDY, question), STUDY, n_rows=len(rows))
 
 
 def test_what_a_query_does_not_ask_for_is_refused_at_no_charge():

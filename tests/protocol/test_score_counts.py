@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from private_silos import ask_in_bytes as ask
-from private_silos import private_study, refused
+from private_silos import message, private_study, refused
 
 from budgets import priced
 from federations import ASK_MOMENT
@@ -139,7 +139,7 @@ def test_terms_that_cannot_be_are_refused(wrong):
 )
 def test_counts_that_cannot_be_are_set_aside(counts):
     agreed, words = study(), counts.astype(np.int64).view(np.uint64)
-    told = problem_with(QueryAnswer(words=words), question(), agreed, silo="north", run="r", n_rows=500)
+    told = problem_with(QueryAnswer(words=words), message(agreed, question()), agreed, n_rows=500)
     assert told is not None
 
 

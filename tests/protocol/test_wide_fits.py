@@ -109,7 +109,7 @@ def test_what_is_no_factor_is_set_aside():
     ask = Message(study=silo.study.digest, run="", round=1, silo="silo-0", body=AskMoment(label="factor"))
 
     def problem(body: Any) -> str | None:
-        return problem_with(body, ask.body, silo.study, silo="silo-0", run="", n_rows=7)
+        return problem_with(body, ask, silo.study, n_rows=7)
 
     good: Any = silo.answer(ask).body
     assert problem(good) is None

@@ -70,14 +70,13 @@ class AdjustedPCA(TransformerMixin, Analysis):
         most = len(self._in)
         require(k <= most, "n_components", f"at most the {most} columns that are left", k)
         values, vectors = base.eigenpairs(self._adjusted(covariance))
+        self.components_ = np.asarray(fix_signs(vectors[:, :k]).T)
+        self.explained_variance_, self.spectrum_ = values[:k].copy(), values
 
         def variances(drawn: Array, means: Array) -> Array:
             return np.asarray(np.linalg.eigvalsh(self._adjusted(drawn))[..., ::-1][..., :k])
 
-        self.components_ = np.asarray(fix_signs(vectors[:, :k]).T)
-        self.explained_variance_, self.spectrum_ = values[:k].copy(), values
-        errors = self._standard_errors(variances, covariance)
-        self._set_intervals(self.explained_variance_, errors)
+        self._set_intervals(self.explained_variance_, self._standard_errors(variances, covariance))
         self.explained_variance_ratio_ = self.explained_variance_ / np.sum(values)
         noised = partial(derived_angles, moment.pooled, vectors[:, :k], self._adjusted_draw)
         self._set_angles(noised, values, k)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
 import scipy.stats
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -14,10 +14,10 @@ from fedpower.errors import InputError
 from fedpower.linalg import Array
 from fedpower.options import documented, setting
 from fedpower.protocol.solvers.angles import CONFIDENCE, Directions, exact_angles
+from fedpower.report import text
 from fedpower.report.moment import Moment
 from fedpower.report.page import Account, Picture, Table, drawn
 from fedpower.report.record import plain
-from fedpower.report.text import percent
 from fedpower.report.view import angle_sentences
 
 Contents = Iterator[str | Table | Picture]
@@ -36,17 +36,14 @@ CLEAR = 2.0  # times the edge of the noise: what intervals are divided by must e
 
 
 def components(help: str = "Number of components, k.") -> Any:
-    """Return the field of a number of components."""
     return setting(MISSING, help, "count", option="-k --components")
 
 
 def level(default: float = 0.95, help: str = "Level of the intervals.") -> Any:
-    """Return the field of the level of intervals."""
     return setting(default, help, "share")
 
 
 def sampling() -> Any:
-    """Return the field that states whether sampling counts as an error too."""
     help = "Whether rows are a sample, whose error counts too; else intervals hold the privacy noise alone."
     return setting(True, help, "flag")
 
@@ -75,8 +72,7 @@ class Analysis(BaseEstimator):
         """Compute the analysis of a released covariance and return itself."""
         if self.needs_covariance and not moment.centered:
             raise InputError(
-                "a moment must be about the pooled mean for this analysis, got one about the origin; "
-                "release it with centring, which is the default"
+                "a moment must be about the mean for this analysis, got one about the origin; use center=True"
             )
         self._check_parameters()
         self.moment_, self.columns_ = moment, list(moment.names)
@@ -152,7 +148,7 @@ class Analysis(BaseEstimator):
 
     def _interval_sentence(self) -> str:
         more = " and that of sampling normal rows" if self.sampling else " alone"
-        return f"Intervals are of {percent(self.level)} each and hold the privacy noise{more}."
+        return f"Intervals are of {text.percent(self.level)} each and hold the privacy noise{more}."
 
     def _angle_sentences(self, n_columns: int) -> list[str]:
         angles, exact = (self.component_angles_, self.subspace_angles_), self.moment_.noise_std == 0
@@ -161,10 +157,9 @@ class Analysis(BaseEstimator):
     def _remarks(self) -> Iterator[str]:
         """Yield what the floor and the bound on rows mean for the numbers."""
         if self.n_floored_:
-            many = "1 eigenvalue" if self.n_floored_ == 1 else f"{self.n_floored_} eigenvalues"
             yield (
-                f"{many} of the noised covariance lay below the noise's own standard deviation and were "
-                "raised to it: directions of so little variance are not known."
+                f"{text.count(self.n_floored_, 'eigenvalue')} of the noised covariance lay below the noise's "
+                "own standard deviation and were raised to it: directions of less variance are not known."
             )
         share = self.clipping_share_
         if share is not None and self.needs_covariance and np.isfinite(getattr(self, "low_", np.nan)).any():
@@ -206,16 +201,15 @@ def loadings_chart(loadings: Array, names: Sequence[str], things: str, of: str) 
 
 
 def new_rows(
-    X: ArrayLike, names: Sequence[str] | NDArray[np.object_], what: str = "columns of the moment"
+    X: Any, names: Sequence[str] | NDArray[np.object_], what: str = "columns of the moment"
 ) -> Array:
     """Return new rows as numbers; a table's columns are matched by name."""
     wanted = f"X must have the {len(names)} {what}"
     if hasattr(X, "loc"):
-        table: Any = X
-        absent = [name for name in names if name not in table.columns]
+        absent = [name for name in names if name not in X.columns]
         if absent:
             raise InputError(f"{wanted}, got a table without '{absent[0]}'")
-        X = table[list(names)]
+        X = X[list(names)]
     try:
         rows = np.asarray(X, dtype=np.float64)
     except (TypeError, ValueError):
@@ -227,12 +221,10 @@ def new_rows(
 
 def _dependent(moment: Moment) -> InputError:
     variances = np.diagonal(moment.covariance)
-    level = np.flatnonzero(~(variances > 1e-12 * (variances + moment.mean**2)))
-    which = (
-        f"'{moment.names[level[0]]}', which does not vary" if level.size else "some that follow from others"
-    )
+    flat = np.flatnonzero(~(variances > 1e-12 * (variances + moment.mean**2)))
+    got = f"'{moment.names[flat[0]]}', which does not vary" if flat.size else "some that follow from others"
     return InputError(
-        f"the columns must vary independently for this analysis, got {which}; release without such a column"
+        f"the columns must vary independently for this analysis, got {got}; release without such a column"
     )
 
 

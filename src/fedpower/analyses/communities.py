@@ -95,8 +95,7 @@ class Communities(Analysis):
         k, unit, most = self.n_communities, moment.study.network, moment.study.edge_weight
         if not unit:
             raise InputError(
-                "communities must be found from networks, got a moment of tables; release it with "
-                "`fedpower fit --network edge`"
+                "communities must be found from networks, got tables; see `fedpower fit --network edge`"
             )
         compared = self.compared(moment.names)
         by_edge, std = unit == "edge", moment.noise_std * most
@@ -180,8 +179,8 @@ class Communities(Analysis):
             )
         else:
             yield (
-                "The mean weight of a pair of nodes is not known: rows were protected, which were scaled to "
-                "norm 1 before they were released; protect edges to have it."
+                "The mean weight of a pair of nodes is not known: rows were protected, scaled to norm 1; "
+                "protect edges to have it."
             )
         if self.agreement_ is not None:
             yield (

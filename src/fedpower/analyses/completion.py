@@ -99,14 +99,13 @@ class Completion(TransformerMixin, Analysis):
         weights = np.outer(root, root)
         values, vectors = base.eigenpairs(pairs.covariance * weights)
         vectors = fix_signs(vectors)
-        edge = 0.0
+        edge, means, variances = 0.0, None, None
         if noised is not None:
             largest = np.linalg.eigvalsh((noised.covariance - pairs.covariance) * weights)[:, -1]
             edge = float(np.quantile(largest, _EDGE))
-        self.n_used_ = used = min(k, _n_clear(values, edge))
-        sums, means, variances = _diagonal(raw), None, None
-        if noised is not None:
             means, variances = noised.mean, _diagonal(noised.covariance)
+        self.n_used_ = used = min(k, _n_clear(values, edge))
+        sums = _diagonal(raw)
         rated, total = sums[d:] > least, max(float(np.sum(sums[d:])), least)
         mean = float(np.clip(np.sum(_diagonal(raw[:d, d:])) / total, -1.0, 1.0))
         variance = max(float(np.sum(sums[:d])) / total - mean**2, 0.0)
@@ -153,12 +152,7 @@ class Completion(TransformerMixin, Analysis):
         """Return rows with their empty cells filled in, and intervals for these.
 
         An interval holds the variation outside the components, the uncertainty of a person's scores, and the
-        noise of the release. Cells that were not empty stay as they are.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_items)
-            As of `transform`.
+        noise of the release. Cells that were not empty stay as they are; ``X`` is as for `transform`.
         """
         check_is_fitted(self)
         given = base.new_rows(X, self.items_, "items of the moment")
@@ -197,9 +191,8 @@ class Completion(TransformerMixin, Analysis):
             "medians over items."
         )
         yield (
-            "A row that the bound shortens is shortened as a whole: its pairs count for less, in sums and "
-            "counts alike. Extreme ratings make longer rows: where rows are shortened and items are few, "
-            "means are nearer to the middle, and deviations and intervals are too small."
+            "A row that the bound shortens counts for less in all its pairs. Extreme ratings make longer "
+            "rows: if items are few, means are nearer to the middle, and deviations and intervals too small."
         )
         yield f"New rows are completed where they are, with intervals of {percent(self.level)}."
         items = {
@@ -291,14 +284,10 @@ def _spans(moment: Moment) -> Mapping[str, tuple[float, float]]:
     rules, treatment = moment.record.table_rules, moment.treatment
     spans = {} if rules is None else rules.spans
     if not spans or 2 * len(spans) != moment.n_features:
-        raise InputError(
-            "a moment must be of ratings for this analysis, every column with a rule of kind 'rating', "
-            f"got {'other columns too' if spans else 'none'}"
-        )
+        got = "other columns too" if spans else "none"
+        raise InputError(f"a moment must be of ratings, columns with rules of kind 'rating', got {got}")
     if treatment.center is not None or treatment.scale is not None:
-        raise InputError(
-            "a moment of ratings must be released without offsets and scales of columns, got some"
-        )
+        raise InputError("a moment of ratings must be released without offsets and scales, got some")
     return spans
 
 

@@ -134,9 +134,7 @@ def noised_correlations(moment: Moment) -> NoisedCorrelations:
         spectrum = shrunk_spectrum(values[::-1], typical)[::-1]
         shrunk = _unit_diagonal((vectors * np.maximum(spectrum, 0.0)) @ vectors.T)
         noise = _noise_variance(moment, shrunk, variances)
-    return NoisedCorrelations(
-        deviations=roots * scales, released=released, shrunk=shrunk, noise_variance=noise
-    )
+    return NoisedCorrelations(roots * scales, released, shrunk, noise)
 
 
 def _noise_variance(moment: Moment, correlation: Array, variances: Array) -> Array:

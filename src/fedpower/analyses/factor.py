@@ -1,7 +1,7 @@
 """``FactorAnalysis``: common factors behind the columns of a released covariance, with intervals."""
 
-from dataclasses import KW_ONLY, MISSING, dataclass
-from typing import Any, Literal
+from dataclasses import KW_ONLY, MISSING
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.optimize
@@ -57,16 +57,11 @@ class FactorAnalysis(Analysis):
     kind = "factor"
 
     n_factors: int = setting(
-        MISSING,
-        "Number of factors k, of d columns: with (d − k)² below d + k there are more numbers than pairs.",
-        "count",
-        option="-k --factors",
+        MISSING, "Number of factors, k, with (d − k)² ≥ d + k for d columns.", "count", option="-k --factors"
     )
     _: KW_ONLY
     rotation: Literal["varimax", "none"] = setting(
-        "varimax",
-        "How factors are rotated so that they are simple; none leaves them on principal axes.",
-        ("varimax", "none"),
+        "varimax", "How factors are made simple; none keeps them on principal axes.", ("varimax", "none")
     )
     level: float = base.level()
     sampling: bool = base.sampling()
@@ -148,8 +143,7 @@ def congruence(one: Array, other: Array) -> Array:
     return np.asarray(cosines[rows, columns][np.argsort(columns)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fitted:
+class _Fitted(NamedTuple):
     """Correlations, the weights of their squared errors, and the unrotated loadings that minimise these."""
 
     correlation: Array
@@ -196,12 +190,8 @@ def _fit(moment: Moment, k: int) -> _Fitted:
     start = vectors[:, :k] * np.sqrt(np.maximum(values[:k] - 0.5, 0.01))
     lengths = np.linalg.norm(start, axis=1, keepdims=True)
     start = start * np.minimum(1.0, 0.95 / np.maximum(lengths, 1e-12))
-    return _Fitted(
-        correlation=noised.released,
-        deviations=noised.deviations,
-        weights=weights,
-        loadings=_least_squares(noised.released, weights, start),
-    )
+    loadings = _least_squares(noised.released, weights, start)
+    return _Fitted(noised.released, noised.deviations, weights, loadings)
 
 
 def _least_squares(correlation: Array, weights: Array, start: Array) -> Array:

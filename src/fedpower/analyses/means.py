@@ -28,9 +28,7 @@ def _nulls(words: tuple[str, ...]) -> float | dict[str, float]:
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or (not column and len(words) > 1):
-            raise InputError(
-                f"--null must be one number for all columns, or COLUMN=NUMBER for some, got {word!r}"
-            )
+            raise InputError(f"--null must be one number for all columns or COLUMN=NUMBER, got {word!r}")
         if not column:
             return value
         named[column] = value
@@ -79,10 +77,7 @@ class MeanTests(Analysis):
     )
     level: float = base.level(help="Level of the intervals; 1 − level is the false discovery rate.")
     null_share: float = setting(
-        0.9,
-        "The share of columns, nearest to what they should be, that the factors' mean is fitted to.",
-        "part",
-        option=None,
+        0.9, "Share of columns, nearest to null, that the factors' mean is fitted to.", "part", option=None
     )
 
     def _fit(self, moment: Moment) -> None:
@@ -123,10 +118,8 @@ class MeanTests(Analysis):
         try:
             return np.array(np.broadcast_to(np.asarray(self.null, float), (moment.n_features,)))
         except (TypeError, ValueError):
-            raise InputError(
-                f"null must be a number, one for each of the {moment.n_features} columns, or a mapping "
-                f"from names, got {self.null!r}"
-            ) from None
+            must = f"a number, {moment.n_features} numbers or a mapping from names"
+            raise InputError(f"null must be {must}, got {self.null!r}") from None
 
     def _page(self) -> Contents:
         means = count(len(self.mean_), "mean")

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
 from fedpower.analyses.base import Analysis, Contents
-from fedpower.errors import InputError
+from fedpower.errors import InputError, require
 from fedpower.linalg import Array
 from fedpower.options import setting
 from fedpower.report.moment import Moment
@@ -97,39 +97,39 @@ class Ranking(Analysis):
         rule, odds = _rule_of(moment), self.method == "bradley-terry"
         if odds and rule.margin:
             raise InputError(
-                "Bradley and Terry's model must have comparisons that are won or lost, got margins in "
-                f"'{rule.margin}'; take least squares"
+                f"comparisons must be won or lost, got margins in '{rule.margin}'; take least squares"
             )
         graph, steepest = _graph(moment, rule), _STEEPEST if odds else 1.0
         d, least = len(graph.wins), _least(graph.laplacian)
         if graph.noise == 0 and least <= _CONNECTED * float(np.abs(graph.laplacian).max()):
             raise InputError(
-                "comparisons must tie all items together to be ranked, got items that nobody compared "
-                "with the others, directly or through others; rank each group by itself"
+                "comparisons must tie all items together to be ranked, got items that nothing connects with "
+                "the others; rank each group by itself"
             )
         edge = base.CLEAR * graph.noise * float(np.sqrt(2.0 * (d - 1)))
         solved = _odds(graph) if odds else (_inverse(graph.laplacian) @ graph.wins, graph.laplacian)
         if solved is not None and min(least, _least(solved[1]) / steepest) <= (edge or _FINITE * least):
             solved = None
-        clear = solved is not None
-        if not clear and graph.noise == 0 and odds:
+        if solved is None and graph.noise == 0 and odds:
             raise InputError(
-                "scores of Bradley and Terry's model must be finite, got an item that wins or loses "
-                "nearly all; take least squares"
+                "scores must be finite, got an item that wins or loses nearly all; take least squares"
             )
-        scores, bread = solved or _floored(graph)
-        self.determined_, self._rule = clear, rule
-        self.items_, self.scores_ = rule.levels, scores
-        errors = self._errors(graph, bread, moment.n_samples)
-        self.covariance_ = errors if clear else np.full((d, d), np.nan)
+        self.determined_, self._rule, self.items_ = solved is not None, rule, rule.levels
+        if solved is None:  # least squares with the Laplacian's eigenvalues raised to the noise's deviation
+            guess = np.linalg.solve(base.floored(graph.laplacian + graph.noise, graph.noise), graph.wins)
+            scores = guess - guess.mean()
+            self.scores_ = np.full(d, np.nan) if odds else scores  # which are no log odds
+            self.covariance_ = np.full((d, d), np.nan)
+        else:
+            scores, bread = solved
+            self.scores_ = scores
+            self.covariance_ = self._errors(graph, bread, moment.n_samples)
         own = np.maximum(np.diagonal(self.covariance_), 0.0)
         squares = own[:, None] + own[None, :] - 2.0 * self.covariance_
         self.difference_error_ = np.asarray(np.sqrt(np.maximum(squares, 0.0)))
         self._set_intervals(scores, np.sqrt(own))
         self.comparisons_ = np.asarray(np.diagonal(graph.laplacian) * moment.n_samples)
         self.rank_ = np.argsort(np.argsort(-scores, kind="stable")) + 1
-        if not clear and odds:
-            self.scores_ = np.full(d, np.nan)  # those of least squares are no logarithms of odds
         self._set_places()
 
     def _errors(self, graph: _Graph, bread: Array, n: int) -> Array:
@@ -183,13 +183,10 @@ class Ranking(Analysis):
         """
         check_is_fitted(self)
         if self._rule.margin:
-            raise InputError(
-                "a probability must come from comparisons that are won or lost, got margins in "
-                f"'{self._rule.margin}'; take the difference of scores_, which is the margin to expect"
-            )
+            got = f"margins in '{self._rule.margin}'"
+            raise InputError(f"comparisons must be won or lost, got {got}; take the difference of scores")
         for name in (first, second):
-            if name not in self.items_:
-                raise InputError(f"an item must be one of those that were ranked, got {name!r}")
+            require(name in self.items_, "an item", "one of those that were ranked", name)
         i, j = self.items_.index(first), self.items_.index(second)
         width = base.quantile(self.level) * self.difference_error_[i, j]
         ends = self.scores_[i] - self.scores_[j] + np.array([0.0, -width, width])
@@ -214,9 +211,8 @@ class Ranking(Analysis):
             yield base.interval_chart("Scores with their intervals", names, *numbers, caption=caption)
         else:
             yield (
-                "Scores are not determined: the noise hides how comparisons connect the items. There are "
-                "no intervals, and places are a guess. Rank fewer items, add comparisons, or use a "
-                "larger epsilon."
+                "Scores are not determined: noise hides how comparisons connect the items. Places are a "
+                "guess, without intervals. Rank fewer items, add comparisons, or use a larger epsilon."
             )
         if self._rule.margin:
             yield f"A difference of scores is the {self._rule.margin} to expect; the mean score is 0."
@@ -247,8 +243,7 @@ def _rule_of(moment: Moment) -> Rule:
     rule = None if rules is None else rules.comparison
     if rule is None or moment.feature_names != rule.features:
         raise InputError(
-            "a moment must be of comparisons to be ranked, got one of other rows; release tables with a "
-            "code book whose rule has items and against"
+            "a moment must be of comparisons to be ranked, got one of other rows; see fedpower.comparisons"
         )
     return rule
 
@@ -275,15 +270,12 @@ def _laplacian(weights: Array) -> Array:
 
 def _inverse(matrix: Array) -> Array:
     """Return the inverse among vectors of sum zero."""
-    d = len(matrix)
-    return np.asarray(np.linalg.inv(matrix + 1.0 / d) - 1.0 / d)
+    return np.asarray(np.linalg.inv(matrix + 1.0 / len(matrix)) - 1.0 / len(matrix))
 
 
 def _least(matrix: Array) -> float:
     """Return the least eigenvalue among vectors of sum zero, of a matrix that sends 1 to 0."""
-    d = len(matrix)
-    lifted = matrix + np.full((d, d), float(np.abs(matrix).sum()) / d)
-    return float(np.linalg.eigvalsh(lifted)[0])
+    return float(np.linalg.eigvalsh(matrix + np.abs(matrix).sum() / len(matrix))[0])
 
 
 def _odds(graph: _Graph) -> tuple[Array, Array] | None:
@@ -304,10 +296,3 @@ def _odds(graph: _Graph) -> tuple[Array, Array] | None:
     if float(np.abs(left(scores)).max()) > _CLOSE * float(np.abs(graph.wins).max()):
         return None
     return scores - scores.mean(), bread(scores)
-
-
-def _floored(graph: _Graph) -> tuple[Array, Array]:
-    """Return least squares' scores with the Laplacian's eigenvalues raised to the noise's deviation."""
-    raised = base.floored(graph.laplacian + graph.noise, graph.noise)
-    scores = np.linalg.solve(raised, graph.wins)
-    return np.asarray(scores - scores.mean()), raised

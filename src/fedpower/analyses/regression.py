@@ -69,21 +69,18 @@ class Regression(RegressorMixin, Analysis):
         given = range(moment.n_features) if self.predictors is None else self.predictors
         self._places = [place for place in map(moment.column, given) if place != self._aim]
         most = len(self._places)
-        if not most or len(set(self._places)) < most:
-            raise InputError(
-                f"predictors must be columns other than the target, each once, got {list(given)!r}"
-            )
-        if self.n_components is not None:
-            must = f"at most the {most} predictors"
-            require(self.n_components <= most, "n_components", must, self.n_components)
+        is_set = 0 < most == len(set(self._places))
+        require(is_set, "predictors", "columns other than the target, each once", list(given))
+        k = self.n_components
+        require(k is None or k <= most, "n_components", f"at most the {most} predictors", k)
         self._penalty = float(self.alpha) * moment.divisor / moment.n_samples
         covariance, self.n_floored_ = base.usable(moment)
         values = self._statistic(covariance, moment.mean)
         least, edge = self._least(moment)
         self.clear_ = bool(moment.noise_std == 0 or least > base.CLEAR * edge)
-        errors = self._standard_errors(self._statistic, covariance)
-        if not self.clear_:
-            errors = np.full_like(errors, np.nan)
+        errors = np.full_like(values, np.nan)
+        if self.clear_:
+            errors = self._standard_errors(self._statistic, covariance)
         self.coef_, self.intercept_ = values[:-2], float(values[-2])
         self.r2_ = float(np.clip(values[-1], 0.0, 1.0))
         self.intercept_error_ = float(errors[-2])

@@ -45,12 +45,9 @@ class FedCommunities(ClusterMixin, FedMoment):
 
     Attributes
     ----------
-    labels_, embedding_, eigenvalues_, rates_, rate_errors_
-        See `fedpower.analyses.Communities`.
-    subspace_angle_, determined_, chance_edge_, n_above_chance_, agreement_, adjusted_rand_
-        See there.
-    analysis_ : Communities
-        All of it.
+    labels_, embedding_, eigenvalues_, subspace_angle_, determined_, chance_edge_, n_above_chance_
+    rates_, rate_errors_, agreement_, adjusted_rand_
+        As of `fedpower.analyses.Communities`, which is ``analysis_``.
     moment_ : Moment
         What was released, with its statement and the law of its noise.
     privacy_ : PrivacyStatement

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from fedpower.engines.inprocess import OnClipped, OnRows, Paths, Run, Versions
-from fedpower.errors import InputError
+from fedpower.errors import InputError, require
 from fedpower.estimator.fitting import (
     Data,
     fit_data,
@@ -209,10 +209,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Each row's person, where persons are protected; the column ``unit`` of a data frame by default.
         """
         options = options_of(self)
-        if options.network is not None:
-            raise InputError(
-                "unit must be a column or a Person for rows in memory; give networks to fit_silos"
-            )
+        must = "a column or a Person for rows in memory"
+        require(options.network is None, "unit", must, self.unit, "give networks to fit_silos")
         person, gaps = options.person, options.takes_gaps
         kinds = list(getattr(X, "dtypes", [getattr(X, "dtype", None)]))
         if person.column is not None and units is None:
@@ -228,9 +226,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             person, table = Person(table.label, person.rows), table.rows
         if table is None:
             require_numbers(X)
-        elif gaps:
-            table = with_gaps(table)
-        if table is not None:
+        else:
+            table = with_gaps(table) if gaps else table
             with every_problem([table]):
                 X = np.vstack([np.asarray(block) for block in table.blocks(2**16)])
         rows = validate_data(
@@ -241,10 +238,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             ensure_all_finite="allow-nan" if gaps else True,
             ensure_min_samples=1 + options.centers,
         )
-        if table is not None:
-            self.feature_names_in_ = np.asarray(table.columns, dtype=object)
-        names = getattr(self, "feature_names_in_", None)
-        columns = None if names is None else tuple(str(name) for name in names)
+        names = getattr(self, "feature_names_in_", None) if table is None else table.columns
+        columns = None if names is None else tuple(map(str, names))
         if any(map(is_wide, kinds)):
             require_exact(rows, name="X", columns=columns, rows=0)
         n_rows = rows.shape[0]
@@ -257,7 +252,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             own, name = labels == silo, str(silo)
             source = open_source(rows if groups is None else rows[own], name=f"silo {name!r}")
             sources[name] = source if ids is None else with_ids(source, ids[own], person.rows)
-        if person.column is not None or ids is not None:
+        if ids is not None:
             options = replace(options, unit=Person(person.column or "units", person.rows))
         rules = None if table is None else rules_of_source(table)
         return self._take(fit_data(options, Data(sources=sources, columns=columns, rules=rules), Run()))
@@ -347,11 +342,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         X : array-like or sparse matrix of shape (n_samples, n_features), or the path of a file
             New rows in the units of the fit. A file is streamed, and its columns are matched by name
             where both have names.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_components_)
-            The scores.
         """
         check_is_fitted(self)
         if isinstance(X, str | PathLike) or (self.result_.record.table_rules and hasattr(X, "columns")):
@@ -361,26 +351,17 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return self.result_.scores(rows)
 
     def inverse_transform(self, X: ArrayLike) -> Array:
-        """Return rows that have the given scores and nothing outside the components.
-
-        Where the fit normalised rows, these are unit rows.
-        """
+        """Return rows with these scores and nothing outside the components; unit rows if normalised."""
         check_is_fitted(self)
         return self.result_.inverse_transform(check_array(X, dtype=np.float64, input_name="X"))
 
     def to_sklearn(self) -> "PCA | Pipeline":
-        """Return a :class:`sklearn.decomposition.PCA`, or a pipeline, that transforms as this does.
-
-        See `Result.to_sklearn`.
-        """
+        """Return a PCA of scikit-learn, or a pipeline, that transforms as this does: `Result.to_sklearn`."""
         check_is_fitted(self)
         return self.result_.to_sklearn()
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write the result folder, the same as ``fedpower fit`` writes, and return where it is.
-
-        See `Result.save`.
-        """
+        """Write the folder that ``fedpower fit`` writes, and return where it is: see `Result.save`."""
         check_is_fitted(self)
         return self.result_.save(folder, force=force)
 
@@ -490,9 +471,6 @@ class FedMoment(BaseEstimator):
         self.codebook_ = self.moment_.code_book
         keep_columns(self, model.n_features_in_, self.moment_.feature_names)
         return self
-
-
-# --- rows in memory --------------------------------------------------------------------------------
 
 
 def _per_row(name: str, given: Any, n_rows: int) -> NDArray[Any]:

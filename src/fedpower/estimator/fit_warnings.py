@@ -60,8 +60,7 @@ def warn_about_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[s
         warn(sentence, RowsWarning)
 
 
-_LIGHT = 0.1
-"""Of the public maximum: where no edge weighs as much, noise is ten times what it need be."""
+_LIGHT = 0.1  # of the public maximum: where no edge weighs as much, noise is ten times what it need be
 
 
 def weights_summary(networks: Iterable[Weighed]) -> str | None:
@@ -70,15 +69,12 @@ def weights_summary(networks: Iterable[Weighed]) -> str | None:
     edges, capped = (sum(getattr(each, name) for each in weighed) for name in ("n_edges", "n_capped"))
     if 2 * capped > edges:
         return (
-            f"{capped} of {edges} edges weigh more than edge_weight and are capped at it, so that what they "
-            "weigh hardly counts; give a larger public maximum"
+            f"{capped} of {edges} edges weigh more than edge_weight and are capped at it; give a larger one"
         )
     heaviest = max((each.heaviest for each in weighed), default=0.0)
     if 0 < heaviest < _LIGHT:
-        return (
-            f"no edge weighs more than {heaviest:.2g} of edge_weight, for which noise is made, so that it "
-            "drowns them; give a smaller public maximum"
-        )
+        most = f"{heaviest:.2g} of edge_weight"
+        return f"no edge weighs more than {most}, for which noise is made; give a smaller one"
     return None
 
 
@@ -88,15 +84,13 @@ def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str
         return
     sizes = {name: each.n_rows for name, each in rows.items()}
     thing = counted_as({"unit": study.unit, "rows_per_unit": study.rows_per_unit})
-    least, one, all_of_them = min(sizes.values()), thing, f"{thing}s"
+    least, things = min(sizes.values()), f"{thing}s"
     if study.network == "edge":
-        pairs = study.n_features * (study.n_features - 1) // 2
-        least, one, all_of_them = pairs, "pair of nodes", "pairs of nodes"
+        least, things = study.n_features * (study.n_features - 1) // 2, "pairs of nodes"
     if study.delta * least > 1:
         warn(
-            f"delta should be below 1/{all_of_them} of every silo, got {study.delta:g} where one has "
-            f"{least} {all_of_them}: so large a delta lets a {one} be given away as it is; leave delta "
-            "out, or give 1e-6"
+            f"delta should be below 1/{things} of every silo, got {study.delta:g} where one has {least} "
+            f"{things}: so large a delta may give one of them away; leave delta out, or give 1e-6"
         )
     if (costly := costly_sentence(study, sizes, thing)) is not None:
         warn(costly)
@@ -111,12 +105,8 @@ def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str
 
 # --- repeated fits --------------------------------------------------------------------------------
 
-_SKETCH = 64
-"""Hashes kept of some rows: the smallest, so that sets which share rows share hashes."""
-
-_ALIKE = 8
-"""Sets of rows overlap where one in so many hashes is in both sketches: about a seventh of the rows."""
-
+_SKETCH = 64  # hashes kept of some rows: the smallest, so that sets which share rows share hashes
+_ALIKE = 8  # sets overlap where one in so many hashes is in both sketches: about a seventh of the rows
 _MOST_CELLS = 4_000_000
 
 
@@ -131,6 +121,10 @@ class _Spent:
     sketch: frozenset[int | str]
     squared_mu: float = 0.0
     n_fits: int = 0
+
+    def overlaps(self, other: frozenset[int | str]) -> bool:
+        shared = len(self.sketch & other)
+        return shared > 0 and shared * _ALIKE >= min(len(self.sketch), len(other))
 
 
 _lock = threading.Lock()
@@ -147,7 +141,7 @@ def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int 
     sketch = frozenset[int | str]().union(*(_sketch(source, most) for source in silos))
     mu = budget.total_mu if fits else budget.mu(*STAGES)
     with _lock:
-        known = next((spent for spent in _spent if _overlap(spent.sketch, sketch)), None)
+        known = next((spent for spent in _spent if spent.overlaps(sketch)), None)
         if known is None:
             _spent.append(known := _Spent(sketch))
         known.squared_mu += mu**2
@@ -158,9 +152,8 @@ def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int 
     warn(
         f"these {rows} are fitted privately for the second time in this process, and no ledger keeps count: "
         f"together that is epsilon={epsilon_of(math.sqrt(known.squared_mu), study.delta):.3g} at "
-        f"delta={study.delta:g}, and every further fit, as in a search or a cross-validation, adds to it; "
-        f"try parameters out with epsilon=inf on public or simulated {rows}, or give fit_silos ledgers, "
-        "which cap what is spent and repeat releases at no cost",
+        f"delta={study.delta:g}, and every further fit, as in a cross-validation, adds to it; try parameters "
+        f"out with epsilon=inf on public {rows}, or give fit_silos ledgers, which cap what is spent",
         RepeatedFitWarning,
     )
 
@@ -178,8 +171,3 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
     rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
     rows = rows[rows.any(axis=1)] + 0.0  # anybody's data may have rows of zeros; −0 is 0
     return frozenset(nsmallest(_SKETCH, {hash(row.tobytes()) for row in rows}))
-
-
-def _overlap(one: frozenset[int | str], other: frozenset[int | str]) -> bool:
-    shared = len(one & other)
-    return shared > 0 and shared * _ALIKE >= min(len(one), len(other))

@@ -103,8 +103,7 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
         items = [(str(name), silo) for name, silo in silos.items()]
     elif _is_path(silos) or is_table or not isinstance(silos, Iterable):
         raise InputError(
-            f"silos must be a list or a mapping of data, got {type(silos).__name__}; "
-            "put a single silo into a list"
+            f"silos must be a list or a mapping, got {type(silos).__name__}; put a single silo into a list"
         )
     else:
         items = [
@@ -119,8 +118,7 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
         require(is_showable(name), "a silo's name", "without control characters", name)
         if times[name] > 1:
             raise InputError(
-                f"silos must have different names, got {name!r} more than once; pass a mapping from names to "
-                "data, or on the command line NAME=PATH"
+                f"silos must have different names, got {name!r} more than once; give a mapping, or NAME=PATH"
             )
         for rows in rows_at(silo) or {str(silo)} if _is_path(silo) else {id(silo)}:
             if rows in owners:
@@ -179,8 +177,7 @@ class _Fit:
             raise InputError("data_version and data_set must go with ledgers, got one without")
         if run.ledgers and not options.is_private:
             raise InputError(
-                "a ledger must be charged a finite epsilon, got epsilon=inf, which releases exact numbers; "
-                "give a finite one, or leave the ledgers out"
+                "a ledger must be charged a finite epsilon, got epsilon=inf; give one, or leave ledgers out"
             )
         counts = [source.n_rows for source in sources.values()]
         known = sum(count or 0 for count in counts)
@@ -192,8 +189,7 @@ class _Fit:
             treatment.check_width(d)
             if run.ledgers and not treatment.bounded:
                 raise InputError(
-                    "a fit with ledgers must have a public bound on the norm of a row, got none; give "
-                    "row_norm or normalize, or leave the ledgers out"
+                    "a ledger must have a public bound on the norm of a row, got none; give row_norm"
                 )
         study, _, _ = self.terms(max(2, d, known) if None in counts else known, treatment)
         count = getattr(options.solver, "n_participants", None)
@@ -223,10 +219,7 @@ class _Fit:
         elif treatment.row_norm is not None and (self.options.book is None or on_clipped is not None):
             counts = {name: (silo.n_clipped, silo.n_read) for name, silo in rows.items()}
             if all(count == read for count, read in counts.values()):
-                summary = (
-                    "every row is longer than row_norm, so that their directions alone count; give public "
-                    "centres and scales, or a larger bound"
-                )
+                summary = "every row is longer than row_norm, so directions alone count; give a larger bound"
         else:
             return
         if on_clipped is not None:
@@ -318,14 +311,13 @@ def show_warnings(result: Result, *, quiet: bool = False) -> None:
 
 # --- released covariances ---------------------------------------------------------------------------
 
+# Options of a fit that a released covariance leaves open
 _CHOSEN = ("n_components", "iteration_rank", "standardize", "solver")
-"""Options of a fit that a released covariance leaves open."""
-
+# What the record of such a fit has from the run that released the covariance
 _OF_THE_RUN = (
     "command", "started", "silos", "n_rounds", "bytes_up", "bytes_down", "rounds", "federation",
     "code_book", "absent",
 )  # fmt: skip
-"""What the record of such a fit has from the run that released the covariance."""
 
 
 def result_from(moment: Moment, options: Options) -> Result:
@@ -333,11 +325,9 @@ def result_from(moment: Moment, options: Options) -> Result:
     record, study = moment.record, moment.study
     released, untouched = record.parameters, recorded(Options())
     for name, value in recorded(options).items():
-        if name not in _CHOSEN and value not in (untouched.get(name), released.get(name)):
-            raise InputError(
-                f"{name} must be left out in a fit to a released covariance, or be that of the release, "
-                f"{released.get(name)!r}, got {value!r}; release another one"
-            )
+        known = (untouched.get(name), released.get(name))
+        must = f"left out in a fit to a released covariance, or that of the release, {known[1]!r}"
+        require(name in _CHOSEN or value in known, name, must, value)
     rank, width = rank_and_width(options, moment.n_samples, moment.n_features, study.noise)
     network = {"": None, "edge": Edge(), "row": Node()}[study.network]
     meant = replace(

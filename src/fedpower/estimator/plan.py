@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from msgspec import structs
 from numpy.typing import ArrayLike
 
 from fedpower.errors import InputError, require
-from fedpower.estimator.terms import build_study, identities_of, noise_of, options_of
+from fedpower.estimator.terms import build_study, noise_of, options_of
 from fedpower.linalg import Array, sin_theta
 from fedpower.options import AGGREGATIONS, FLAT, SOLVERS, Noise, Options
 from fedpower.privacy.budget import MEAN, MOMENT, SCORES, SMALLEST_EPSILON, QueryTerms
@@ -111,14 +110,13 @@ class _Facts:
     def terms(self, options: Options) -> tuple[Study, SolverSettings, SolverChoice]:
         """Return the terms of a fit with these options; it prepares where it is given nothing."""
         prepared = options.prepares and noise_of(options, self.n_features) == "moment"
-        # Identities are used for nothing but the hash of the terms.
-        identities = identities_of(options, self.sizes, None)
         return build_study(
             options,
             n_rows=self.n_rows,
             n_features=self.n_features,
             treatment=None if prepared else self.treatment,
-            identities={name: identity.public for name, identity in identities.items()},
+            # Keys that nobody has: a plan counts them, and signs nothing.
+            identities={name: f"{place:064x}" for place, name in enumerate(self.sizes)},
             roster=self.sizes,
         )
 
@@ -221,18 +219,15 @@ def plan(
         missing = f"the error of the components{also} depends on the eigenvalues; give a spectrum, or a gap"
     elif error is not None:
         needed = _needed(error, replace(options, delta=study.delta), facts)
-    remarks = (
-        _out_of_reach(options, candidates, facts),
-        _better(candidates),
-        costly_sentence(study, facts.sizes),
-    )
+    remarks = [_out_of_reach(options, candidates, facts), _better(candidates)]
+    remarks.append(costly_sentence(study, facts.sizes))
     return Plan(
         candidates=tuple(candidates),
         choice=choice,
         noise=study.noise,
         epsilon=float(options.epsilon),
         delta=study.delta,
-        remarks=tuple(remark for remark in remarks if remark is not None),
+        remarks=tuple(filter(None, remarks)),
         preparation=math.fsum(study.preparation),
         missing=missing,
         needed=needed,
@@ -457,11 +452,7 @@ def _needed(wanted: float, options: Options, facts: _Facts) -> Needed:
     times = _least(lambda value: enough(given, value), 2.0 / n_rows, _MOST_TIMES)
     least = None if epsilon is None else _rounded_up(epsilon)
     rows = None if times is None else int(_rounded_up(n_rows * times))
-    one = (
-        f"not even epsilon={_MOST_EPSILON:g} would do"
-        if least is None
-        else f"epsilon={least:g} would be needed"
-    )
+    one = f"epsilon={least:g} would be needed" if least else f"not even epsilon={_MOST_EPSILON:g} would do"
     other = "not even a million times as many" if rows is None else f"about {rows:,} rows"
     sentence = (
         f"for a predicted sin θ of {wanted:g}, {one} with these {n_rows:,} rows; {other} at "
@@ -488,24 +479,18 @@ def _rounded_up(value: float) -> float:
 
 def _better(candidates: Sequence[Candidate]) -> str | None:
     """Return a remark where another candidate of the same sum is predicted to be clearly more accurate."""
-    taken = next((each for each in candidates if each.chosen), None)
-    if taken is None or taken.error is None:
+    errors = {each: each.error for each in candidates if each.error is not None}
+    taken = next((each for each in errors if each.chosen), None)
+    if taken is None:
         return None
-    rivals = [
-        (each.error, each) for each in candidates if each.error and each.aggregation == taken.aggregation
-    ]
-    error, best = min(rivals, key=itemgetter(0))
-    if error >= _CLEARLY * taken.error:
+    rivals = [each for each in errors if each.aggregation == taken.aggregation]
+    best = min(rivals, key=errors.__getitem__)
+    if errors[best] >= _CLEARLY * errors[taken]:
         return None
-    errors = (
-        f"is predicted to be more accurate than the default: sin θ = {error:.2g} instead of {taken.error:.2g}"
-    )
+    better = f"is predicted to be more accurate: sin θ = {errors[best]:.2g} instead of {errors[taken]:.2g}"
     if best.noise == "clipped":
-        return f"noise='clipped' {errors}; ask for it, or give energy"
-    return (
-        f"solver={best.solver!r} with noise={best.noise!r} {errors}; ask for it where its memory and "
-        "messages are affordable"
-    )
+        return f"noise='clipped' {better}; ask for it, or give energy"
+    return f"solver={best.solver!r} with noise={best.noise!r} {better}; it takes more memory and messages"
 
 
 def _out_of_reach(options: Options, candidates: Sequence[Candidate], facts: _Facts) -> str | None:
@@ -563,8 +548,7 @@ def spectrum_of_gap(gap: float, rank: int, n_features: int, trace: float = 1.0) 
     low = (trace - rank * gap) / n_features
     if gap <= 0 or low < 0:
         raise InputError(
-            f"an eigengap must be above 0 and at most {trace / rank:g} for {rank} components of rows of norm "
-            f"at most 1, got {gap:g}"
+            f"an eigengap must be above 0 and at most {trace / rank:g} for {rank} components, got {gap:g}"
         )
     return full_spectrum([low + gap] * rank + ([low] if rank < n_features else []), n_features)
 
@@ -586,8 +570,7 @@ def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Arra
     if bound is None and book is not None:
         if not standardized:
             raise InputError(
-                "a result of prepared columns that is to be a spectrum must be of correlations, got "
-                "covariances; fit it with standardize=True"
+                "a spectrum of prepared columns must be of correlations, got covariances; standardize them"
             )
         bound = book.bound
     elif bound is None:
@@ -596,13 +579,12 @@ def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Arra
             unit = float(np.mean((result.scale / np.asarray(given.get("scale") or 1.0)) ** 2))
     if bound is None:
         raise InputError(
-            "a result that is to be a spectrum must have a bound on the norm of a row, got none; give "
-            "row_norm=B or codebook, in the units of that result"
+            "a spectrum must have a bound on the norm of a row, got none; give row_norm in the result's units"
         )
     values = result.explained_variance if result.spectrum is None else result.spectrum
     if result.privacy.is_private:
         if not any(result.determined):
-            raise InputError("a result that is to be a spectrum must have a component that is determined")
+            raise InputError("a spectrum must have a component that is determined, got none")
         values = result.denoised_variance
     values = np.maximum(values, 0.0)
     share = float(result.explained_variance_ratio[0])

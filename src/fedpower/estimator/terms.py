@@ -33,23 +33,13 @@ from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.moment import MOST_SQUARE_FEATURES
 from fedpower.values import LARGEST, public_vector
 
-ATTEMPTS = 3
-"""How often silos take part at most: a first time, and twice where somebody failed."""
-
-OVERSAMPLING = 10
-"""How many columns more than k a basis has unless ``iteration_rank`` is given."""
-
-PRIVATE_STEPS = 10
-"""T of the modes that noise every step unless ``n_steps`` is given: the paper's."""
-
-_MOST_FOR_SCORES = 0.5
-"""Largest part of ε for scores: they are scores on components that the rest must find."""
-
+ATTEMPTS = 3  # how often silos take part at most: a first time, and twice where somebody failed
+OVERSAMPLING = 10  # how many columns more than k a basis has unless ``iteration_rank`` is given
+PRIVATE_STEPS = 10  # T of the modes that noise every step unless ``n_steps`` is given: the paper's
+_MOST_FOR_SCORES = 0.5  # largest part of ε for scores: the rest must find their components
+# What a round and a byte count for: about what a federation over a wide-area network takes.
 _SECONDS_PER_ROUND, _BYTES_PER_SECOND = 2.0, 2e6
-"""What a round and a byte are counted at: about what a federation over a wide-area network takes."""
-
-_KRYLOV_ROUNDS = 8
-"""Rounds that krylov is counted at; it takes fewer where the gap is wide or noise sets the floor."""
+_KRYLOV_ROUNDS = 8  # that krylov counts for: fewer where the gap is wide or noise sets the floor
 
 
 def options_of(model: Any) -> Options:
@@ -84,8 +74,7 @@ def public_treatment(options: Options, columns: tuple[str, ...] | None = None) -
     if options.ranges is not None and not options.prepares:
         width = len(options.ranges) if columns is None else len(columns)
         known = ranges_of(options.ranges, columns, width)
-        low = np.array([-LARGEST if ends is None else ends[0] for ends in known])
-        high = np.array([LARGEST if ends is None else ends[1] for ends in known])
+        low, high = np.array([ends or (-LARGEST, LARGEST) for ends in known]).T.copy()
         center = np.zeros(width) if center is None else center
     return RowTreatment(
         center=center,
@@ -105,8 +94,7 @@ def bounded(
         return treatment, None
     if isinstance(options.aggregation, Secure):
         raise InputError(
-            "a secure sum with public centres or scales must have a public bound on the norm of a row, got "
-            "none; give row_norm, or leave all of them out"
+            "a secure sum with offset or scale must have a public bound, got none; give row_norm as well"
         )
     bound = max(largest_row_norm(source, treatment) for source in sources)
     warn(
@@ -196,8 +184,7 @@ def build_study(
     if treatment is None:
         if rules is not None and rules.spans:
             raise InputError(
-                "a private fit of ratings must have a bound on the norm of a row, since their range is "
-                "public already; give CodeBook(normalize=True), or row_norm"
+                "private ratings must have a bound on the norm of a row, got none; give row_norm or normalize"
             )
         ranges = ranges_of(options.ranges, columns, n_features)
         if rules is not None and columns is not None:
@@ -252,10 +239,7 @@ def _delta(options: Options, n_rows: int | None) -> float:
     if options.delta is not None:
         return float(options.delta)
     if n_rows is None:
-        raise InputError(
-            "delta must be agreed on before the silos enrol, got none; give one, at most 1e-6 or "
-            "the inverse of the number of rows"
-        )
+        raise InputError("delta must be agreed on before the silos enrol, got none; give one, at most 1e-6")
     return default_delta(n_rows)
 
 
@@ -469,7 +453,7 @@ def _schedule_of(given: Mapping[str, Any]) -> Schedule:
     require(not isinstance(schedule, Iterator), "schedule", must, schedule)  # it would be used up here
     try:
         return explicit(schedule)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except (TypeError, ValueError):
         raise InputError(f"schedule must be {must}, got {schedule!r}; give e.g. [2, 4, 5]") from None

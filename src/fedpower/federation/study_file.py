@@ -88,20 +88,11 @@ class StudyFile:
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of everything that was agreed on."""
-        terms = {
-            "name": self.name,
-            "columns": self.columns,
-            "silos": self.silos,
-            "grace": self.grace,
-            "attempts": self.attempts,
-            "identities": self.identities,
-            "rules": self.rules and self.rules.digest,
-            "options": {
-                name: repr(value)
-                for name, value in self.options.flat().items()
-                if name in FLAT and FLAT[name].section
-            },
-        }
+        agreed = ("name", "columns", "silos", "grace", "attempts", "identities")
+        terms: dict[str, Any] = {key: getattr(self, key) for key in agreed}
+        options = self.options.flat().items()
+        terms["options"] = {key: repr(value) for key, value in options if key in FLAT and FLAT[key].section}
+        terms["rules"] = self.rules and self.rules.digest
         return hashlib.sha256(msgspec.json.encode(terms, order="sorted")).hexdigest()
 
     @functools.cached_property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -81,12 +81,10 @@ class Round(Struct, kw_only=True, forbid_unknown_fields=True):
 Exchange = Generator[Ask, Round, Any]
 """A solver or a part of one: yields questions, is sent closed rounds, returns its outcome."""
 
-
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
+class Unreadable(NamedTuple):
     """What came from a silo and is no message, and why."""
 
     silo: str
@@ -186,7 +184,14 @@ class Coordinator:
             return
         current, needed = self._open.round, min(self.min_silos, self._open.enough)
         if len(current.answers) < needed:
-            raise _too_few(current, needed)
+            for name, reason in current.refused.items():
+                raise RefusedError(f"silo {name!r} refused: {reason}")
+            more = [f"; what {name} sent was set aside: {why}" for name, why in current.set_aside.items()]
+            silent = ", ".join(name for name in current.asked if name not in current.answers)
+            raise ProtocolError(
+                f"round {current.number} needs {needed} answers and got {len(current.answers)}; bring back "
+                f"{silent} or lower min_silos{''.join(more[:1])}"
+            )
         current.answers = {n: current.answers[n] for n in self.silos if n in current.answers}
         if self._on_closed is not None:
             self._on_closed(current)
@@ -200,22 +205,20 @@ class Coordinator:
         return Receipt.MALFORMED
 
     def _advance(self, closed: Round | None) -> None:
-        self._hand_over(closed)
-        while self._open is not None and self._is_recorded(self._open):
-            self._hand_over(self._open.round)
-
-    def _hand_over(self, closed: Round | None) -> None:
-        self._open = None  # nobody needs the question any more, which may be large
-        try:
-            ask = next(self._solver) if closed is None else self._solver.send(closed)
-        except StopIteration as stop:
-            self.outcome, self.done = stop.value, True
-            ask = None
-        if closed is not None and self._on_round is not None:
-            self._on_round(closed)
-        if ask is not None:
-            self._open = self._opened(ask)
-            self.history.append(self._open.round)
+        while not self.done:
+            self._open = None  # nobody needs the question any more, which may be large
+            try:
+                ask = next(self._solver) if closed is None else self._solver.send(closed)
+            except StopIteration as stop:
+                self.outcome, self.done = stop.value, True
+            if closed is not None and self._on_round is not None:
+                self._on_round(closed)
+            if not self.done:
+                self._open = self._opened(ask)
+                self.history.append(self._open.round)
+                if not self._is_recorded(self._open):
+                    break
+                closed = self._open.round
 
     def _is_recorded(self, opened: _Open) -> bool:
         if not self._recorded:
@@ -258,37 +261,20 @@ class Coordinator:
     def _problem_with(self, body: Any, silo: str, opened: _Open) -> str | None:
         current, first = opened.round, self.history[0]
         enrolled = None if first is current else first.answers.get(silo)
-        keys: list[bytes] = []
-        if isinstance(body, SessionKey):  # of whom only others have answered so far
-            keys = [each.key for name, each in current.answers.items() if name != silo]
+        others = (each for name, each in current.answers.items() if name != silo)
         return problem_with(
             body,
-            cast("Question", opened.question.body),
+            replace(opened.question, silo=silo),
             self._study,
-            silo=silo,
-            run=self.run,
             n_rows=getattr(enrolled, "n_rows", None),
-            keys=keys,
+            keys=[each.key for each in others if isinstance(each, SessionKey)],
         )
-
-
-def _too_few(current: Round, needed: int) -> ProtocolError:
-    for name, reason in current.refused.items():
-        return RefusedError(f"silo {name!r} refused: {reason}")
-    more = [f"; what {name} sent was set aside: {problem}" for name, problem in current.set_aside.items()]
-    silent = ", ".join(name for name in current.asked if name not in current.answers)
-    return ProtocolError(
-        f"round {current.number} needs {needed} answers and got {len(current.answers)}; bring back "
-        f"{silent} or lower min_silos{''.join(more[:1])}"
-    )
 
 
 def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
     """Refuse silos that no run can have."""
     if len(set(silos)) != len(silos) or not silos:
-        raise ProtocolError(
-            f"silos must have different names and there must be one at least, got {list(silos)}"
-        )
+        raise ProtocolError(f"silos must be one at least, with different names, got {list(silos)}")
     for name in silos:
         if not is_showable(name):
             raise ProtocolError(f"a silo's name must hold no control characters, got {name!a}; rename it")

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -26,10 +26,6 @@ _STRIPE = 2**15
 """Numbers that are compared together: they stay in a core's own cache."""
 
 
-def _kebab(name: str) -> str:
-    return re.sub(r"(?<!^)([A-Z])", r"-\1", name).lower()
-
-
 class _Body(
     Struct,
     frozen=True,
@@ -37,7 +33,7 @@ class _Body(
     forbid_unknown_fields=True,
     omit_defaults=True,
     tag_field="kind",
-    tag=_kebab,
+    tag=lambda name: re.sub(r"(?<!^)([A-Z])", r"-\1", name).lower(),
 ):
     @property
     def kind(self) -> str:
@@ -129,7 +125,6 @@ class Session(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, cac
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the session."""
         return _session_digest(self)
 
     @property
@@ -190,8 +185,8 @@ def encode(record: Struct) -> bytes:
 
 
 def digest_of(record: Struct) -> str:
-    """Return the SHA-256 of ``encode(record)`` in hexadecimal digits, without copying the arrays."""
-    return _sha256(_parts(record)).hexdigest()
+    """Return the checksum in ``encode(record)`` in hexadecimal digits, without copying the arrays."""
+    return bytes(_parts(record)[-1]).hex()
 
 
 def encoded_size(record: Struct) -> int:
@@ -234,9 +229,7 @@ def decode_as(data: bytes, kind: type[_Kind]) -> _Kind:
         if rest:
             raise ValueError("trailing bytes")
     except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
-        raise ProtocolError(
-            "a message must have the fields of its kind, as this version of fedpower writes them"
-        ) from error
+        raise ProtocolError("a message must have the fields of its kind in this version") from error
     return record
 
 
@@ -259,14 +252,10 @@ def _parts(record: Struct) -> list[bytes | memoryview]:
     parts: list[bytes | memoryview] = [MAGIC, len(header).to_bytes(_LENGTH_BYTES, "little"), header]
     for array, kind in arrays:
         parts.append(np.ascontiguousarray(array, dtype=kind).reshape(-1).view(np.uint8).data)
-    return [*parts, _sha256(parts).digest()]
-
-
-def _sha256(parts: Iterable[bytes | memoryview]) -> "hashlib._Hash":
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
-    return digest
+    return [*parts, digest.digest()]
 
 
 def _fits_float32(array: NDArray[Any]) -> bool:

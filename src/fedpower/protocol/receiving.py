@@ -5,7 +5,7 @@ The decoder has checked names and types of fields; here are lengths and ranges.
 
 import functools
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from fedpower.protocol.messages import (
     KeyGone,
     LocalSteps,
     Member,
+    Message,
     MomentPart,
     OpenSession,
     QueryAnswer,
@@ -35,14 +36,6 @@ from fedpower.protocol.query import query_of, tally_parts
 from fedpower.protocol.secure import gives_secret, is_member
 from fedpower.protocol.study import Study
 from fedpower.sums.moment import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
-
-_ANSWER_TO: dict[Any, tuple[type, ...]] = {
-    Enrol: (Enrolment,),
-    AskMoment: (MomentPart,),
-    AskSteps: (LocalSteps,),
-    OpenSession: (SessionKey,),
-    AskQuery: (QueryAnswer, KeyGone),
-}
 
 _MOST_ROWS = 2**40
 """More rows than any organisation has."""
@@ -95,41 +88,26 @@ _Demand = tuple[object, str, str]
 
 
 def problem_with(
-    body: Answer,
-    question: Question,
-    study: Study,
-    *,
-    silo: str,
-    run: str,
-    n_rows: int | None = None,
-    keys: Collection[bytes] = (),
+    body: Answer, asked: Message, study: Study, *, n_rows: int | None = None, keys: Container[bytes] = ()
 ) -> str | None:
-    """Return why ``body`` is no answer of ``silo`` to ``question``; None where it is one."""
-    for holds, what, must in _demands(body, question, study, silo=silo, run=run, n_rows=n_rows, keys=keys):
+    """Return why ``body`` is no answer to what a silo was asked; None where it is one."""
+    for holds, what, must in _demands(body, asked, study, n_rows, keys):
         if not holds:
             return f"{what} must have {must}"
     return None
 
 
 def _demands(
-    body: Answer,
-    question: Question,
-    study: Study,
-    *,
-    silo: str,
-    run: str,
-    n_rows: int | None,
-    keys: Collection[bytes],
+    body: Answer, asked: Message, study: Study, n_rows: int | None, keys: Container[bytes]
 ) -> Iterator[_Demand]:
-    kinds = _ANSWER_TO[type(question)]
-    yield isinstance(body, kinds), f"an answer to {question.kind!r}", kinds[0].__name__
     made_for = getattr(body, "made_for", "")
     named = len(made_for) <= _LONGEST_RUN and made_for.isprintable()
     yield named, "the run of a release", "a short printable name"
     known = not made_for or (study.is_private and not study.is_secure)
     yield known, "an answer", "no release of an earlier run"
+    question = asked.body
     match body, question:
-        case Enrolment(), _:
+        case Enrolment(), Enrol():
             yield body.n_features == study.n_features, "a silo", f"{study.n_features} columns"
             known = body.data_version == "" or is_label(body.data_version)
             yield known, "a version of data", "a name that can be shown"
@@ -139,15 +117,13 @@ def _demands(
             yield body.n_rows == n_rows, "a signed key", f"the {n_rows} rows of the enrolment"
             charged = 0 <= body.charged <= study.attempts
             yield charged, "a number of charged attempts", f"0 to {study.attempts}"
-            member = Member(silo=silo, n_rows=body.n_rows, key=body.key, signature=body.signature)
-            public = dict(study.identities).get(silo)
-            signed = public and is_member(
-                member, public, study=study.digest, run=run, attempt=question.attempt
-            )
+            member = Member(silo=asked.silo, n_rows=body.n_rows, key=body.key, signature=body.signature)
+            public = dict(study.identities).get(asked.silo)
+            signed = public and is_member(member, public, study.digest, asked.run, question.attempt)
             yield signed, "a signed key", "its silo's signature"
             fresh = body.key not in keys and gives_secret(body.key)
             yield fresh, "a key of a secure sum", "a secret that no other has"
-        case KeyGone(), _:
+        case KeyGone(), AskQuery():
             yield study.is_secure, "an answer to a query", "numbers"
         case QueryAnswer(), AskQuery():
             yield from _of_query(body, question, study, n_rows or 1)
@@ -155,6 +131,8 @@ def _demands(
             yield from _of_moment(body, question.label, study, n_rows or 1)
         case LocalSteps(), AskSteps():
             yield from _of_steps(body, question, study, n_rows or 1)
+        case _:
+            yield False, f"an answer to {question.kind!r}", f"its kind, not {body.kind!r}"
 
 
 @functools.lru_cache(maxsize=1024)

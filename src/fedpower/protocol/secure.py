@@ -44,9 +44,7 @@ def require_cryptography() -> Any:
         from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
     except ImportError:
-        raise InputError(
-            "a secure sum must have the package cryptography, got none installed; run " + installing("secure")
-        ) from None
+        raise InputError(f"a secure sum needs the package cryptography; run {installing('secure')}") from None
     return SimpleNamespace(**locals())
 
 
@@ -64,9 +62,7 @@ def exchanged(own: "X25519PrivateKey", other: bytes) -> bytes:
     try:
         return own.exchange(require_cryptography().X25519PublicKey.from_public_bytes(other))
     except ValueError:
-        raise ProtocolError(
-            "a key of a secure sum must be a point that gives a secret, got another"
-        ) from None
+        raise ProtocolError("a key of a secure sum must be a point that gives a secret") from None
 
 
 def gives_secret(public: bytes) -> bool:
@@ -86,7 +82,6 @@ class Identity:
 
     @classmethod
     def new(cls) -> Self:
-        """Return a new identity."""
         return cls(require_cryptography().Ed25519PrivateKey.generate())
 
     @classmethod
@@ -122,16 +117,14 @@ class Identity:
         except FileExistsError:
             raise InputError(f"a new identity must go to a new file, but {place} is there") from None
         with os.fdopen(handle, "wb") as stream:  # not encrypted: the file's mode protects it
-            stream.write(
-                self._key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption())
-            )
+            how = pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption()
+            stream.write(self._key.private_bytes(*how))
 
     @property
     def public(self) -> str:
         return self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, content: bytes) -> bytes:
-        """Return the signature of ``content``, 64 bytes."""
         return self._key.sign(content)
 
     def __repr__(self) -> str:
@@ -168,16 +161,15 @@ def n_neighbours(n_silos: int, colluders: int) -> int:
     return min(k, n_silos - 1)
 
 
-def signed_content(*, study: str, run: str, attempt: int, silo: str, n_rows: int, key: bytes) -> bytes:
-    """Return what a silo signs when a session opens."""
-    return msgspec.msgpack.encode(("fedpower member 2", study, run, attempt, silo, n_rows, key))
+def signed_content(member: Member, study: str, run: str, attempt: int) -> bytes:
+    """Return what a silo signs when a session opens: all of a member but the signature."""
+    facts = study, run, attempt, member.silo, member.n_rows, member.key
+    return msgspec.msgpack.encode(("fedpower member 2", *facts))
 
 
-def is_member(member: Member, public: str, *, study: str, run: str, attempt: int) -> bool:
+def is_member(member: Member, public: str, study: str, run: str, attempt: int) -> bool:
     """Return whether the holder of the identity ``public`` signed a member's key and rows."""
-    content = signed_content(
-        study=study, run=run, attempt=attempt, silo=member.silo, n_rows=member.n_rows, key=member.key
-    )
+    content = signed_content(member, study, run, attempt)
     return len(member.key) == KEY_BYTES and is_signed(bytes.fromhex(public), member.signature, content)
 
 
@@ -206,24 +198,18 @@ def check_session(session: Session, study: Study, run: str) -> None:
     if session.study != study.digest or session.run != run:
         raise ProtocolError("a session must be of the study and run that it is sent in, got another")
     if names != [name for name in identities if name in set(names)]:
-        raise ProtocolError(
-            "a session must name silos of the study, each once and in the study's order, got another list"
-        )
+        raise ProtocolError("a session must name silos of the study, each once and in the study's order")
     if len(names) < study.min_silos:
+        least = study.min_silos
         raise ProtocolError(
-            f"a session must have the {study.min_silos} silos that the study asks for at "
-            f"least, got {len(names)}"
+            f"a session must have the {least} silos that the study asks for, got {len(names)}"
         )
     if len({member.key for member in session.members}) < len(names):
         raise ProtocolError("every silo of a session must have a key of its own, got one twice")
     for member in session.members:
-        signed = is_member(
-            member, identities[member.silo], study=session.study, run=session.run, attempt=session.attempt
-        )
+        signed = is_member(member, identities[member.silo], session.study, run, session.attempt)
         if member.n_rows < 1 or not signed:
-            raise ProtocolError(
-                f"every key of a session must be signed by its silo, but that of {member.silo!r} is not"
-            )
+            raise ProtocolError(f"every key must be signed by its silo, but that of {member.silo!r} is not")
 
 
 # --- masks ------------------------------------------------------------------------------------------
@@ -276,9 +262,9 @@ def _derived(secret: bytes, info: bytes, *, salt: bytes | None = None) -> bytes:
 
 def total(parts: Iterable[Words]) -> NDArray[np.int64]:
     """Return the sum modulo 2⁶⁴, read as integers from −2⁶³ to 2⁶³ − 1."""
-    words = list(parts)
-    out = np.array(words[0], dtype="<u8")
-    for part in words[1:]:
+    first, *others = parts
+    out = np.array(first, dtype="<u8")
+    for part in others:
         out += part
     return out.view("<i8").astype(np.int64)
 
@@ -351,31 +337,20 @@ class SiloSessions:
         if self.is_new(call, run):
             secret = new_exchange_key()
             key = secret.public_key().public_bytes_raw()
-            content = signed_content(
-                study=self._study.digest,
-                run=run,
-                attempt=call.attempt,
-                silo=self._name,
-                n_rows=self._n_rows,
-                key=key,
-            )
-            signature = self._identity.sign(content)
+            member = Member(silo=self._name, n_rows=self._n_rows, key=key, signature=b"")
+            signature = self._identity.sign(signed_content(member, self._study.digest, run, call.attempt))
             reply = SessionKey(n_rows=self._n_rows, key=key, signature=signature, charged=charged)
             self.attempt = _Attempt(run=run, number=call.attempt, reply=reply, secret=secret)
         assert self.attempt is not None
         if self.attempt.secret is None:
-            raise ProtocolError(
-                "a key must not be used twice, but that of this attempt was used for an upload"
-            )
+            raise ProtocolError("a key must not be used twice, but this attempt's was used for an upload")
         return self.attempt.reply
 
     def check(self, session: Session, run: str) -> None:
         """Refuse a session that this silo must not take part in."""
         check_session(session, self._study, run)
         if session.sizes.get(self._name) != self._n_rows:
-            raise ProtocolError(
-                f"a session sent to silo {self._name!r} must have it with its number of rows, got another"
-            )
+            raise ProtocolError(f"a session of silo {self._name!r} must have it with its number of rows")
 
     def channel(self, ask: AskQuery) -> Masked:
         """Return the channel of a question; from now on the key in its session is bound to that session."""
@@ -387,9 +362,7 @@ class SiloSessions:
         if attempt is None or attempt.reply.key != own.key:
             return Masked(session, question, None)
         if attempt.session not in (None, session.digest):
-            raise ProtocolError(
-                "a key must be in one session only, but this silo was sent another one with the same key"
-            )
+            raise ProtocolError("a key must be in one session only, but this silo was sent another with it")
         attempt.session = session.digest
         if ask.index > attempt.done:
             raise ProtocolError(
@@ -398,12 +371,10 @@ class SiloSessions:
             )
         if attempt.asked.setdefault(ask.index, question) != question:
             raise ProtocolError(
-                f"a secure sum must be asked for once in a session, but sum {ask.index + 1} was "
-                "asked for with other numbers before"
+                "a secure sum must be asked for once in a session, but had other numbers before"
             )
         if attempt.chain is None and attempt.secret is not None:
-            colluders = self._study.colluders
-            attempt.chain = MaskChain(self._name, session, attempt.secret, colluders)
+            attempt.chain = MaskChain(self._name, session, attempt.secret, self._study.colluders)
             attempt.secret = None
         return Masked(session, question, attempt.chain if attempt.done == ask.index else None)
 

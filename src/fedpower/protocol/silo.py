@@ -78,18 +78,14 @@ class ExactReleases:
     """Exact answers: epsilon is infinite, and anyone who reads the messages can learn about rows."""
 
     def __init__(self, rows: LocalMoment, study: Study) -> None:
-        self._rows = rows
+        self.rows = rows
         self._study = study
-
-    @property
-    def n_rows(self) -> int:
-        return self._rows.n_rows
 
     def check_affordable(self) -> None:
         """Do nothing: there is no charge."""
 
     def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
-        rows, whole = self._rows, ask.label in ("moment", "factor")
+        rows, whole = self.rows, ask.label in ("moment", "factor")
         mean = None if whole and not self._study.center else rows.summary.mean
         values: dict[str, Callable[[], Array]] = {
             "mean": lambda: np.empty(0),
@@ -104,10 +100,10 @@ class ExactReleases:
         )
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
-        rows, center = self._rows, ask.center
+        rows, center = self.rows, ask.center
         if ask.gains is None:
             return take_local_steps(
-                lambda basis: rows.product(basis, center), ask, total_variance=rows.summary.trace(center)
+                lambda basis: rows.product(basis, center), ask, rows.summary.trace(center)
             )
         gains = ask.gains[:, np.newaxis]
         return take_local_steps(
@@ -117,7 +113,7 @@ class ExactReleases:
         )
 
     def query(self, ask: AskQuery, *, run: str) -> QueryAnswer:
-        counts = query_of(self._study, ask.label, ask.public).evaluate(self._rows, (0,))
+        counts = query_of(self._study, ask.label, ask.public).evaluate(self.rows, (0,))
         return QueryAnswer(words=frozen(counts.view(np.uint64)))
 
 
@@ -137,7 +133,7 @@ class PrivateReleases:
         assert study.budget is not None, "a private study has a price list"
         if data is not None:
             ledger.check_rows(data)
-        self._rows, self._study, self._budget, self._ledger = rows, study, study.budget, ledger
+        self.rows, self._study, self._budget, self._ledger = rows, study, study.budget, ledger
         self._recorded_as, self.sessions = recorded_as(study, data), sessions
         self._release = functools.partial(
             release,
@@ -146,13 +142,9 @@ class PrivateReleases:
             data=data,
             ledger=ledger,
             noise=source,
-            channel=Plain(rows.n_rows),
+            channel=Plain((rows.n_rows,)),
         )
         self._moment: tuple[Moments, float, str] | None = None
-
-    @property
-    def n_rows(self) -> int:
-        return self._rows.n_rows
 
     @property
     def attempts_charged(self) -> int:
@@ -170,9 +162,8 @@ class PrivateReleases:
                     f"charged for {charged} of {self._study.attempts} on these rows"
                 )
             name = f"{name}, attempt {charged + 1}"  # what was paid for pays for no other
-        self._ledger.check_affordable(
-            study=name, mu=self._budget.study_mu, slack_delta=self._budget.slack_delta
-        )
+        mu, slack_delta = self._budget.study_mu, self._budget.slack_delta
+        self._ledger.check_affordable(study=name, mu=mu, slack_delta=slack_delta)
 
     def open(self, call: OpenSession, *, run: str) -> SessionKey:
         sessions = self.sessions
@@ -205,9 +196,9 @@ class PrivateReleases:
 
     def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
         if self._has_steps():
-            query = Step(budget=self._budget, n_rows=self.n_rows)
+            query = Step(budget=self._budget, n_rows=self.rows.n_rows)
             integers, _ = self._release(query)
-            mean = noise_of(query, self._study, (self.n_rows,)).values(integers)
+            mean = noise_of(query, self._study, (self.rows.n_rows,)).values(integers)
         else:
             mean = self._noised_moment(run)[0].mean
         return MomentPart(values=read_only(np.empty(0)), mean=read_only(mean))
@@ -220,7 +211,7 @@ class PrivateReleases:
         trace += float(about @ about) - 2 * float(about @ moment.mean)
         outcome = take_local_steps(lambda basis: moment.product(basis, about), ask, total_variance=trace)
         # The noise off the diagonal is also about that of a product's entries.
-        product = read_only(rounded(outcome.product, self._budget.std(self.n_rows) / math.sqrt(2.0)))
+        product = read_only(rounded(outcome.product, self._budget.std(self.rows.n_rows) / math.sqrt(2.0)))
         return structs.replace(outcome, product=product, made_for=made_for)
 
     def _noised_steps(self, ask: AskSteps, run: str) -> LocalSteps:
@@ -230,7 +221,7 @@ class PrivateReleases:
         digest = hashlib.sha256(repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode())
         for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        budget, n_rows = self._budget, self.n_rows
+        budget, n_rows = self._budget, self.rows.n_rows
         query = Step(budget=budget, n_rows=n_rows, basis=ask.basis, center=ask.center, public=digest.digest())
         noise = noise_of(query, self._study, (n_rows,))
 
@@ -246,20 +237,19 @@ class PrivateReleases:
         outcome = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
         total = float(np.mean(stored[:, -1])) if budget.with_trace else None
         std = budget.std(n_rows, norm_of(ask.center))
-        return structs.replace(
-            outcome, product=read_only(rounded(outcome.product, std)), total_variance=total
-        )
+        product = read_only(rounded(outcome.product, std))
+        return structs.replace(outcome, product=product, total_variance=total)
 
     def _noised_moment(self, run: str) -> tuple[Moments, float, str]:
         """Return the silo's noised moment, its trace and the run that it was released for."""
         if self._moment is None:
-            query = moment_of(self._study)
+            query, n_rows = moment_of(self._study), self.rows.n_rows
             integers, made_for = self._release(query, run=run)
-            values = noise_of(query, self._study, (self.n_rows,)).values(integers)
-            below, mean, trace = query.read(values, self.n_rows)
+            values = noise_of(query, self._study, (n_rows,)).values(integers)
+            below, mean, trace = query.read(values, n_rows)
             mean = np.zeros(self._study.n_features) if mean is None else mean
             about_mean = symmetric_of(below, mean.size) - np.outer(mean, mean)
-            self._moment = Moments(n_rows=self.n_rows, mean=mean, covariance=about_mean), trace, made_for
+            self._moment = Moments(n_rows=n_rows, mean=mean, covariance=about_mean), trace, made_for
         return self._moment
 
     def _has_steps(self) -> bool:
@@ -277,9 +267,7 @@ logger = logging.getLogger(__name__)
 _MOST_LOCAL_STEPS = 10_000
 """A bound on the work one question can make a silo do."""
 
-
 NOT_YOURS = "the silo could not answer; its operator's log says why"
-
 
 Releases = ExactReleases | PrivateReleases
 
@@ -287,23 +275,14 @@ Releases = ExactReleases | PrivateReleases
 class Silo:
     """Answers the coordinator for one organisation."""
 
-    def __init__(
-        self,
-        name: str,
-        study: Study,
-        releases: Releases,
-        *,
-        data_version: str = "",
-        survey: Survey | None = None,
-    ) -> None:
+    def __init__(self, name: str, study: Study, releases: Releases, *, data_version: str = "") -> None:
         if (getattr(releases, "sessions", None) is not None) != (study.is_secure):
             raise InputError(f"releases of silo {name!r} must be made for aggregation={study.aggregation!r}")
         self.name = name
         self.study = study
         self.releases = releases
         self._data_version = data_version
-        self._survey = survey
-        self._digest = study.digest
+        self._reported = False
 
     def answer(self, message: Message) -> Message:
         """Return the answer to ``message``; never raises for anything a coordinator can send."""
@@ -320,26 +299,25 @@ class Silo:
             body = Refusal(reason=NOT_YOURS)
         else:
             self._report_clipped()
-        return Message(study=self._digest, run=message.run, round=message.round, silo=self.name, body=body)
+        return structs.replace(message, study=self.study.digest, silo=self.name, body=body)
 
     def _report_clipped(self) -> None:
         """Report to the operator, once and to nobody else, how many rows the bound shortened."""
-        counts = None if self._survey is None else self._survey.clipped
-        if counts is not None:
-            survey, self._survey = self._survey, None
-            assert survey is not None
+        rows = self.releases.rows
+        if isinstance(rows, Survey) and rows.clipped is not None and not self._reported:
+            self._reported, (cut, all_rows) = True, rows.clipped
             logger.info(
                 "%.1f%% of the rows of silo %r (%d of %d) were shortened to the bound found (for your "
-                "eyes only)", 100.0 * counts[0] / counts[1], self.name, *counts,
+                "eyes only)", 100.0 * cut / all_rows, self.name, cut, all_rows,
             )  # fmt: skip
-            for odd in units_warning(survey, self.study.groups, self.study.columns):
+            for odd in units_warning(rows, self.study.groups, self.study.columns):
                 logger.info("%s", odd)
 
     def _answer(self, message: Message) -> Answer:
-        if message.study != self._digest:
+        if message.study != self.study.digest:
             raise ProtocolError(
-                f"a question must belong to the study {self._digest[:12]} that this silo "
-                f"agreed to, got one of study {str(message.study)[:12]!a}"
+                f"a question must belong to the study {self.study.digest[:12]} that this silo agreed to, got "
+                f"one of study {str(message.study)[:12]!a}"
             )
         if message.silo != self.name:
             raise ProtocolError(f"a question to silo {self.name!r} must name it")
@@ -347,14 +325,16 @@ class Silo:
         if isinstance(ask, Enrol):
             # A silo that cannot pay says so before any other is charged.
             releases.check_affordable()
-            return Enrolment(
-                n_rows=releases.n_rows, n_features=self.study.n_features, data_version=self._data_version
-            )
+            n_rows, n_features = releases.rows.n_rows, self.study.n_features
+            return Enrolment(n_rows=n_rows, n_features=n_features, data_version=self._data_version)
         if self.study.is_secure and not isinstance(ask, OpenSession | AskQuery):
             raise ProtocolError("nothing but a secure sum leaves a silo of this study; open a session")
         match ask:
+            case AskMoment(label="mean") if not self.study.center:
+                raise ProtocolError("this study does not centre on the pooled mean; ask for no mean")
+            case AskMoment() if ask.label != "mean" and self.study.is_private:
+                raise ProtocolError("a private study releases no exact moment, variances or factor")
             case AskMoment():
-                _check_moment(ask, self.study)
                 return releases.moment(ask, run=run)
             case AskSteps():
                 _check_steps(ask, self.study)
@@ -368,13 +348,6 @@ class Silo:
             case OpenSession():
                 raise ProtocolError("a session must be opened with aggregation='secure'")
         raise ProtocolError("a silo must be sent a question")
-
-
-def _check_moment(ask: AskMoment, study: Study) -> None:
-    if ask.label != "mean" and study.is_private:
-        raise ProtocolError("a private study releases no exact moment, and no variances or factor of it")
-    if ask.label == "mean" and not study.center:
-        raise ProtocolError("this study does not centre on the pooled mean; ask for no mean")
 
 
 def _check_steps(ask: AskSteps, study: Study) -> None:
@@ -437,24 +410,17 @@ def assemble(
         releases = ExactReleases(rows, study)
     else:
         if ledger is None:
-            raise InputError(
-                "a private study must be charged to a ledger; create one with `fedpower ledger create`"
-            )
+            raise InputError("a private study must have a ledger; create one with `fedpower ledger create`")
         if isinstance(source, SeededNoiseForExperiments) and not ledger.owner.for_experiments:
-            raise InputError(
-                f"the ledger of silo {name!r} must record private releases, got seeded noise, which anyone "
-                "who knows the seed can remove"
-            )
+            raise InputError(f"the ledger of silo {name!r} must record private releases, got seeded noise")
         sessions = None
         if study.is_secure:
             if identity is None:
                 raise InputError(
-                    f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
-                    "`fedpower node key`"
+                    f"silo {name!r} must have an identity for secure sums; make one with `fedpower node key`"
                 )
             sessions = SiloSessions(name, study, rows.n_rows, identity)
         releases = PrivateReleases(
             rows, study, ledger=ledger, source=source or SystemNoise(), data=data, sessions=sessions
         )
-    survey = rows if isinstance(rows, Survey) else None
-    return Silo(name, study, releases, data_version="" if data is None else data.version, survey=survey)
+    return Silo(name, study, releases, data_version="" if data is None else data.version)

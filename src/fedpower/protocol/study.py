@@ -89,12 +89,7 @@ class Study:
             yield given in known, f"{name} must be {' or '.join(map(repr, known))}, got {given!r}"
         check_edge_weight(self.edge_weight)
         check_sums_are_noised(self.aggregation, self.epsilon)
-        d, noise, secure, keys = (
-            self.n_features,
-            self.noise,
-            self.is_secure,
-            [key for _, key in self.identities],
-        )
+        d, noise, keys = self.n_features, self.noise, [key for _, key in self.identities]
         names = (*(self.columns or ()), self.unit, *(silo for silo, _ in self.identities))
         odd = next((name for name in names if not is_showable(name)), None)
         yield odd is None, f"names of columns and silos must hold no control characters, got {odd!a}"
@@ -106,10 +101,8 @@ class Study:
         yield not self.noises_steps or self.n_steps is not None, must
         must = f"unit must be no feature, got '{self.unit}' among the columns too"
         yield self.unit not in (self.columns or ()), must
-        yield (
-            self.unit or self.rows_per_unit == 1,
-            f"rows_per_unit must go with unit, got {self.rows_per_unit} without",
-        )
+        must = f"rows_per_unit must go with unit, got {self.rows_per_unit} without"
+        yield self.unit or self.rows_per_unit == 1, must
         must = "network must go without persons, rules and private preparation, which are about tables"
         yield not self.network or not (self.unit or self.rules or self.preparation), must
         must = "network='edge' must go with noise='moment', for the adjacency itself is released, got another"
@@ -118,10 +111,7 @@ class Study:
         yield not (noise == "clipped" and self.unit), must
         must = "private preparation must go with noise='moment' and with no treatment that was agreed on"
         yield not self.preparation or (noise == "moment" and self.treatment == PREPARED), must
-        must = (
-            "scores_epsilon must go without noise='paper', whose printed noise leaves nothing to scores, got "
-            "both; choose noise='step'"
-        )
+        must = "scores_epsilon must go without noise='paper', which spends everything; choose noise='step'"
         yield not (self.scores and noise == "paper"), must
         labels = [terms.label for terms in self.queries]
         fit = all(re.fullmatch("[a-z-]+( [0-9]{1,4})?", label) for label in labels)
@@ -131,17 +121,16 @@ class Study:
         must = f"the shares of all queries must be positive and add up to 1 at most, got {shares[:5]}"
         yield all(share > 0 for share in shares) and math.fsum(shares) <= 1 + 2.0**-50, must
         must = f"aggregation='secure' must go with noise='moment', got noise={noise!r}"
-        yield not secure or noise in ("moment", "clipped"), must
+        yield not self.is_secure or noise in ("moment", "clipped"), must
         must = "identities must have different names and keys, got one twice"
         yield len(dict(self.identities)) == len(keys) == len(set(keys)), must
         must = "an identity must be 64 hexadecimal digits in lower case, as `fedpower node key` prints it"
         yield all(re.fullmatch("[0-9a-f]{64}", key) for key in keys), must
         must = (
             f"a secure sum must have more silos than the {self.colluders} that may collude, got "
-            f"{self.min_silos} as the fewest of {len(keys)}; bring more silos, declare fewer colluders or "
-            "change min_silos"
+            f"{self.min_silos} of {len(keys)}; bring more silos, declare fewer colluders or change min_silos"
         )
-        yield not secure or 1 <= self.colluders < self.min_silos <= len(keys), must
+        yield not self.is_secure or 1 <= self.colluders < self.min_silos <= len(keys), must
         yield self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}"
 
     @property
@@ -252,10 +241,11 @@ class Budget:
         epsilon, delta = study.epsilon, study.delta
         if not SMALLEST_EPSILON <= epsilon <= _LARGEST_EPSILON:
             raise InputError(
-                f"epsilon must be from {SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or inf "
-                f"for no privacy, got {epsilon:g}"
+                f"epsilon must be from {SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or inf for no privacy, "
+                f"got {epsilon:g}"
             )
         self.study, self.queries = study, study.queries
+        self._known = study.colluders if study.is_secure else None
         self.size = sum(terms.size * terms.times for terms in self.queries)
         self.distance = self.size * (1 + len(study.identities)) * TV_PER_INTEGER
         self.slack_delta = delta_with_distance(0.0, epsilon, self.distance)
@@ -271,9 +261,10 @@ class Budget:
             rank, steps = study.iteration_rank, study.n_steps or 1
             printed = noise_multiplier("paper", epsilon=epsilon, delta=delta, n_steps=steps)
             printed *= moved_by_row("paper", rank) / moved_by_row("product", rank)
-            shares = {PRODUCT: (printed * self.total_mu) ** -2}
-            listed = (terms._replace(share=shares.get(terms.label, terms.share)) for terms in self.queries)
-            self.queries = tuple(listed)
+            share = (printed * self.total_mu) ** -2
+            self.queries = tuple(
+                terms._replace(share=share) if terms.label == PRODUCT else terms for terms in self.queries
+            )
         self.study_mu = self.mu(*(terms.label for terms in self.queries))
 
     def share(self, *labels: str) -> float:
@@ -297,19 +288,14 @@ class Budget:
 
     def moment_noise(self, sizes: tuple[int, ...]) -> Noise:
         """Return what a silo adds to its moment, or would add if it were all that the study asks for."""
-        return noise_for(*self._moment, sizes, self._known)
+        return self._moment_noise(sizes, self._known)
 
-    @property
-    def _known(self) -> int | None:
-        return self.study.colluders if self.study.is_secure else None
-
-    @property
-    def _moment(self) -> tuple[Sensitivity, float]:
+    def _moment_noise(self, sizes: tuple[int, ...], known: int | None) -> Noise:
         study = self.study
         price = self.price(MOMENT) if self.share(MOMENT) else Price(self.total_mu, 0.0)
         weight = study.mean_weight if study.center else 0.0
         moved = of_moment(study.n_features, mean_weight=weight, per_unit=study.counted_per_unit)
-        return moved, price.multiplier
+        return noise_for(moved, price.multiplier, sizes, known)
 
     @property
     def with_trace(self) -> bool:
@@ -318,10 +304,7 @@ class Budget:
     def step_sensitivity(
         self, n_rows: int, center_norm: float = 0.0, width: int | None = None
     ) -> Sensitivity:
-        """Return that of the product and the trace that ``step`` and ``paper`` release, with its rounding.
-
-        Without a column it is that of the mean row.
-        """
+        """Return that of a noised step with its trace and its rounding; of the mean row at width 0."""
         study, rank = self.study, self.study.iteration_rank
         d, per_unit = study.n_features, study.counted_per_unit
         size, columns, moved = d, 1, moved_by_row("mean")
@@ -340,7 +323,7 @@ class Budget:
         """Return the noise of what a silo of so many rows noises by itself, in units of the bound."""
         if self.study.noises_steps:
             return self.noise(PRODUCT, self.step_sensitivity(n_rows, center_norm), (n_rows,)).stds[0]
-        return noise_for(*self._moment, (n_rows,)).stds[0] / (n_rows * float(SIDE) ** 2)
+        return self._moment_noise((n_rows,), None).stds[0] / (n_rows * float(SIDE) ** 2)
 
 
 def longest_sum(n_rows: int, n_features: int) -> int:
@@ -354,8 +337,7 @@ def longest_sum(n_rows: int, n_features: int) -> int:
 # --- the noise of a pooled release -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseLaw:
+class NoiseLaw(NamedTuple):
     """What is known of the noise of a pooled release."""
 
     once: bool
@@ -400,18 +382,17 @@ def noise_shift(study: Study, sizes: Mapping[str, int], n_local_steps: int = 1) 
 
 def noise_law(study: Study, sizes: Mapping[str, int], center_norm: float = 0.0) -> NoiseLaw | None:
     """Return the law of the pooled noise of silos of ``sizes`` rows, about a centre of that norm."""
-    budget, std, mean_std = study.budget, pooled_std(study, sizes), 0.0
+    budget, std = study.budget, pooled_std(study, sizes)
     if budget is None:
         return None
     if not study.noises_steps:
         return NoiseLaw(once=True, std=std)
-    if study.center:
 
-        def std_of(n_rows: int) -> float:
-            return budget.noise(MEAN, budget.step_sensitivity(n_rows, width=0), (n_rows,)).stds[0]
+    def mean_std(n: int) -> float:
+        return budget.noise(MEAN, budget.step_sensitivity(n, width=0), (n,)).stds[0] if study.center else 0.0
 
-        mean_std = _pooled(study, sizes, std_of)
-    return NoiseLaw(once=False, std=std * (1.0 + center_norm) ** 2, mean_std=mean_std)
+    std *= (1.0 + center_norm) ** 2
+    return NoiseLaw(once=False, std=std, mean_std=_pooled(study, sizes, mean_std))
 
 
 _WORTH = 0.9
@@ -435,9 +416,9 @@ def costly_sentence(study: Study, sizes: Mapping[str, int], thing: str = "row") 
     shown = ", ".join(f"{name} ({sizes[name]} {thing}s)" for name in costly[:5])
     more = f" and {len(costly) - 5} more" if len(costly) > 5 else ""
     return (
-        f"with plain sums each silo adds as much noise as any other, and without {shown}{more} "
-        f"the pooled noise would be {share:.2g} of what it is; leave them out, take "
-        "weights='noise', or share the noise with aggregation='secure'"
+        f"with plain sums each silo adds as much noise as any other, and without {shown}{more} the pooled "
+        f"noise would be {share:.2g} of what it is; leave them out, take weights='noise', or share the noise "
+        "with aggregation='secure'"
     )
 
 

@@ -60,7 +60,6 @@ class CodeBookFile(Part, frozen=True):
 
     @classmethod
     def of(cls, book: CodeBook) -> "CodeBookFile":
-        """Return the file of a code book."""
         content: dict[str, Any] = {"rules": None if book.rules is None else book.rules.as_content()}
         if book.follows_rules:
             return cls(format=FORMAT, **content)
@@ -70,12 +69,9 @@ class CodeBookFile(Part, frozen=True):
             content[key] = value if plain else np.asarray(value, dtype=float).tolist()
         if not book.is_draft:
             columns = {key: getattr(book, key) for key in (*_VECTORS, "found")} | {"name": book.columns}
-            known = {
-                key: np.asarray(values).tolist() for key, values in columns.items() if values is not None
-            }
-            content["column"] = [
-                _Column(**dict(zip(known, row, strict=True))) for row in zip(*known.values(), strict=True)
-            ]
+            known = {key: np.asarray(v).tolist() for key, v in columns.items() if v is not None}
+            rows = zip(*known.values(), strict=True)
+            content["column"] = [_Column(**dict(zip(known, row, strict=True))) for row in rows]
         return cls(format=FORMAT, **content)
 
     def book(self, where: str, rules: TableRules | None = None) -> CodeBook:
@@ -146,7 +142,6 @@ def as_toml(value: Any) -> str:
 
 
 def toml_key(name: str) -> str:
-    """Return a key as TOML writes it."""
     return name if _BARE_KEY.fullmatch(name) else as_toml(name)
 
 

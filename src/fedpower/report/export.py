@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpower.errors import InputError, needed
 from fedpower.linalg import Array
-from fedpower.report.files import as_text
+from fedpower.report.files import as_text, write_csv
 from fedpower.report.page import rendered
 from fedpower.report.result import Result
 from fedpower.report.view import POOLED, ScoreHistogram
@@ -24,17 +24,12 @@ OPSET, IR_VERSION = 18, 9  # of ONNX: old enough for runtimes of 2023
 
 def write_scores_csv(stream: IO[str], frames: Frames) -> int:
     """Write scores as text that reads back to the same numbers; return how many rows."""
-    count = 0
+    count, texts = 0, pl.col(pl.String).map_elements(as_text, return_dtype=pl.String)
     for frame in frames:
-        stream.write(_safe(frame).write_csv(include_header=not count))
+        safe = frame.with_columns(texts).rename(as_text)
+        stream.write(safe.write_csv(include_header=not count))
         count += len(frame)
     return count
-
-
-def _safe(frame: Any) -> Any:
-    """Return a table whose names and texts no spreadsheet runs."""
-    texts = pl.col(pl.String).map_elements(as_text, return_dtype=pl.String)
-    return frame.with_columns(texts).rename(as_text)
 
 
 def score_suffix(path: Path, *, labelled: bool = False) -> str:
@@ -89,7 +84,7 @@ def write_loadings(result: Result, path: Path, kind: str) -> None:
     columns |= {"mean": result.mean, "scale": scale}
     table = pl.DataFrame(columns | dict(zip(result.score_names, result.components, strict=True)))
     if kind == "csv":
-        _safe(table).write_csv(path)
+        write_csv(path, table.columns, table.iter_rows())
     else:
         table.write_parquet(path, metadata={METADATA: json.dumps(result.provenance(), allow_nan=False)})
 
@@ -103,10 +98,8 @@ def write_plink(result: Result, frames: Frames, *, eigenvec: Path, eigenval: Pat
     """Write both files and return the number of samples."""
     empty = np.flatnonzero(~(result.singular_values > 0))
     if empty.size:
-        raise InputError(
-            "a component must have a positive variance to be an eigenvector of PLINK's, got 0 for "
-            f"{result.score_names[empty[0]]}; fit fewer components, or with a larger epsilon"
-        )
+        got = f"0 for {result.score_names[empty[0]]}; fit fewer components, or with a larger epsilon"
+        raise InputError(f"a component for PLINK must have a positive variance, got {got}")
     values = result.singular_values**2 / result.n_features
     eigenval.write_text("".join(f"{value!r}\n" for value in values.tolist()), encoding="utf-8")
     names = [f"PC{place}" for place in range(1, result.n_components + 1)]
@@ -129,13 +122,9 @@ def _checked(cells: Any, places: range, seen: set[str]) -> list[str]:
     for place, name in zip(places, names, strict=True):
         bad = name in ("", "0") or name.split() != [name]
         if bad or name in seen:
-            must, got = (
-                ("a word other than 0, without blanks", "another") if bad else ("unique", "a repeated one")
-            )
-            raise InputError(
-                f"an id for PLINK must be {must}, got {got} at row {place}; give another "
-                "--id-column, or leave it out to number the samples"
-            )
+            must, got = ("a word other than 0", "another") if bad else ("unique", "a repeated one")
+            hint = "give another --id-column, or leave it out to number the samples"
+            raise InputError(f"an id for PLINK must be {must}, got {got} at row {place}; {hint}")
         seen.add(name)
     return names
 
@@ -177,9 +166,7 @@ def write_onnx(result: Result, path: Path) -> None:
 def write_cells(result: Result, rows: Path, place: Path) -> int:
     """Write a copy of an ``.h5ad`` file with the result in it; return the number of cells."""
     if rows.suffix.lower() != ".h5ad":
-        raise InputError(
-            f"the cells must be in an .h5ad file, got {rows}; give the file that the scores belong to"
-        )
+        raise InputError(f"the cells must be in an .h5ad file, got {rows}; give the file of the scores")
     write_element = needed("anndata", "h5ad", "cells must be written with").io.write_elem
     source = open_source(rows)
     annotations = result.annotations(source)

@@ -39,16 +39,12 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
 
 def require_room(place: Path, n_features: int = 0) -> None:
     """Refuse a place whose disk has no room for components as text and a covariance, and `LEAST_ROOM`."""
-    folder = place.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
+    folder = next(folder for folder in place.absolute().parents if folder.exists())
     needed = LEAST_ROOM + 2**12 * n_features + 8 * n_features**2
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise InputError(
-            f"the disk of {place} must have {-(-needed // 10**6)} MB free for what is written there, got "
-            f"{free // 10**6} MB"
-        )
+        must = f"{-(-needed // 10**6)} MB free"
+        raise InputError(f"the disk of {place} must have {must}, got {free // 10**6} MB")
 
 
 def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
@@ -121,10 +117,8 @@ def _writable(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(
-            f"{place} must be in a folder that can be written, got none ({error.strerror}); name another "
-            "place"
-        ) from error
+        got = f"none ({error.strerror}); name another place"
+        raise InputError(f"{place} must be in a folder that can be written, got {got}") from error
 
 
 def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
@@ -136,11 +130,7 @@ def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
     foreign = [name for name in held if name not in known]
     if held and not force:
         hint = "" if foreign else ", or pass force=True to replace that result"
-        raise InputError(
-            f"{folder} must be new or empty, got a folder that holds {held[0]!r}; name another place{hint}"
-        )
+        raise InputError(f"{folder} must be new or empty, got one with {held[0]!r}; name another place{hint}")
     if foreign:
-        raise InputError(
-            f"{folder} must hold an earlier result and nothing else to be replaced, got {foreign[0]!r} in "
-            "it; name another place"
-        )
+        got = f"got {foreign[0]!r} in it; name another place"
+        raise InputError(f"{folder} must hold an earlier result and nothing else to be replaced, {got}")

@@ -139,10 +139,9 @@ class Moment(Released):
         noise = "It is exact: no noise was added, and nothing is promised about the rows."
         if self.noise_std > 0:
             noise = (
-                "Its noise is normal and known: each table gives its standard deviation next to the number. "
-                f"In units of the bound on rows it is {number(self.noise_std, 3)} on the diagonal, and √2 "
-                "times less off it. A noised moment need not be positive: analyses floor its spectrum, and "
-                "report it."
+                "Its noise is normal: each table gives its standard deviation. In units of "
+                f"the bound on rows it is {number(self.noise_std, 3)} on the diagonal, and √2 times less off "
+                "it. A noised moment may have negative eigenvalues: analyses floor them, and report it."
             )
         facts = ("n_features", "n_samples", "noise_std", "mean_noise_std", "centered")
         return Account(
@@ -185,10 +184,8 @@ def read_moment(folder: str | PathLike[str]) -> Moment:
     """
     place = Path(folder)
     if (place / RUN).is_file() and not (place / MOMENT).is_file():
-        raise InputError(
-            f"{place} must hold a released moment, got a result that was fitted without keeping it; fit "
-            "with --solver moment"
-        )
+        got = "a result that was fitted without keeping it; fit with --solver moment"
+        raise InputError(f"{place} must hold a released moment, got {got}")
     record, arrays = read_folder(place, MOMENT, command="release")
     return Moment(
         pooled=Pooled(center=arrays.get("mean"), **{name: arrays.get(name) for name in _NUMBERS}),  # type: ignore[arg-type]

@@ -1,6 +1,5 @@
 """From the outcome of a federation to its result, in the units of the rows."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -136,7 +135,7 @@ def _record(
 ) -> Record:
     solution, study = outcome.solution, outcome.study
     rounds = [entry.as_row() for entry in outcome.rounds]
-    sizes: Mapping[str, int] = solution.sizes
+    sizes, kernels = solution.sizes, outcome.kernels
     if study.unit:  # rules of a table with one rating per row name the column of persons
         options = replace(options, unit=Person(study.unit, options.person.rows))
     content = {
@@ -153,9 +152,7 @@ def _record(
         "n_samples": sum(sizes.values()),
         "n_steps": solution.n_steps,
         "remarks": solution.remarks,
-        "silos": [
-            {"name": name, "rows": rows, "kernel": outcome.kernels.get(name)} for name, rows in sizes.items()
-        ],
+        "silos": [{"name": name, "rows": sizes[name], "kernel": kernels.get(name)} for name in sizes],
         "absent": outcome.absent,
         "n_rounds": len(rounds),
         "bytes_up": sum(row["bytes_up"] for row in rounds),

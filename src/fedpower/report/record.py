@@ -237,7 +237,6 @@ class Released:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of what a fit computes with."""
     installed = {package: importlib.metadata.version(package) for package in PACKAGES}
     return {"python": platform.python_version(), **installed}
 
@@ -266,12 +265,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write strict JSON for people and programs."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_pages(place: Path, privacy: PrivacyStatement, page: str) -> None:
-    """Write the privacy statement and the page of a folder."""
     write_text(place / PRIVACY, f"{privacy}\n")
     write_text(place / REPORT, page)
 
@@ -306,19 +303,15 @@ def read_folder(place: Path, name: str, *, command: str) -> tuple[Record, dict[s
     try:
         content = msgspec.json.decode((place / RUN).read_bytes(), type=dict[str, Any])
     except msgspec.MsgspecError:
-        raise InputError(
-            f"{place / RUN} must be as fedpower wrote it, got a damaged or foreign file; fit again or "
-            "restore the folder"
-        ) from None
+        got = "a damaged or foreign file; fit again or restore the folder"
+        raise InputError(f"{place / RUN} must be as fedpower wrote it, got {got}") from None
     if content.get("format") != FORMAT:
         raise InputError(f"{place} must be of format {FORMAT!r}, got {content.get('format')!r}")
     signed = Record.of(content, place / RUN)
     record = structs.replace(signed, sha256={})
     if signed.sha256.get(name) != _hash(place / name, record):
-        raise InputError(
-            f"{place / name} must be as `fedpower {command}` wrote it with {RUN}, got files that were "
-            "changed since; restore the folder, or release again: with the same ledgers that costs nothing"
-        )
+        got = "files that were changed since; restore the folder, or release again with its ledgers for free"
+        raise InputError(f"{place / name} must be as written with {RUN}, got {got}")
     with np.load(place / name, allow_pickle=False) as stored:
         return record, {key: _value(stored[key]) for key in stored.files}
 

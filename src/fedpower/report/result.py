@@ -209,10 +209,8 @@ class Result(Released):
         scores = np.asarray(X, dtype=np.float64)
         width = scores.shape[1] if scores.ndim == 2 else 0
         if width != self.n_components:
-            raise InputError(
-                f"X must have a score for each of the {self.n_components} components, got "
-                f"{width} columns; give what transform returns"
-            )
+            got = f"{width} columns; give what transform returns"
+            raise InputError(f"X must have a score for each of the {self.n_components} components, got {got}")
         rows = scores @ self.components
         if self.scale is not None and not self.normalize:
             rows = rows * self.scale
@@ -367,9 +365,8 @@ class Result(Released):
             selected = self.select(source)
             return ((None, block) for block in selected.blocks(_rows_at_once(selected)))
         if isinstance(source, PlinkSource):
-            raise InputError(
-                f"no id column may be given with {source.name}, whose samples have ids of their own"
-            )
+            why = "whose samples have ids of their own"
+            raise InputError(f"an id column must not be given with {source.name}, {why}")
         if not isinstance(source, TableSource):
             raise InputError(f"{source.name} must be a table with named columns to take {id_column!r} from")
         if id_column in self.score_names or id_column in (self.feature_names or ()):

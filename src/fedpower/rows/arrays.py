@@ -259,11 +259,8 @@ def _sparse_npz(path: Path, name: str) -> ArraySource:
 
 def _read_whole(path: Path, name: str, load: Callable[[], Any]) -> ArraySource:
     """Return the source of a file that is read into a sparse matrix in every pass."""
-
-    def reader(max_rows: int) -> Iterator[Block]:
-        return sparse_source(load(), name).read(max_rows)
-
-    return replace(sparse_source(load(), name), array=None, path=path, reader=reader)
+    first = sparse_source(load(), name)
+    return replace(first, array=None, path=path, reader=lambda rows: sparse_source(load(), name).read(rows))
 
 
 # --- svmlight ---------------------------------------------------------------------------------------------

@@ -61,7 +61,6 @@ class NetworkSource:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows of all layers."""
         return self.n_features * len(self.layers)
 
     @property

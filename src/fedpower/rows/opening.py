@@ -38,7 +38,7 @@ from fedpower.rows.files import (
 from fedpower.rows.plink import pgen_source, plink_source
 from fedpower.rows.source import Extra, RowSource
 from fedpower.rows.sql import SqlQuery, query_table
-from fedpower.rows.tables import Table, as_labels, frame_table, harmonised, is_lazy, table_source
+from fedpower.rows.tables import Table, TableSource, as_labels, frame_table, harmonised, is_lazy, table_source
 from fedpower.sums.device import is_tensor, tensor_source
 from fedpower.toml import Part, read_toml
 from fedpower.values import is_sparse, shown
@@ -196,7 +196,6 @@ def _open(data: Any, name: str | None, reading: Reading, **svmlight: Any) -> Tab
 
 
 def _at(path: Path, name: str | None, form: TextForm, svmlight: Mapping[str, Any]) -> Table | RowSource:
-    """Return what is at a path."""
     file, sheet = sheet_of(path)
     name = name or str(path)
     if path.is_dir() or is_pattern(path):
@@ -301,14 +300,9 @@ def split_by_group(
     features = tuple(name for name in _less(table.name, table.columns, drop) if name != column)
     sources: dict[str, RowSource] = {}
     for label, count in sorted(_count(table, column).items()):
-        source = replace(
-            table_source(table),
-            name=f"silo '{label}' of {table.name}",
-            columns=features,
-            n_rows=count,
-            group=(column, label),
-        )
-        sources[label] = open_source(source, columns=columns, extra="drop")
+        name, group = f"silo '{label}' of {table.name}", (column, label)
+        source = TableSource(name=name, table=table, columns=features, n_rows=count, group=group)
+        sources[label] = source if columns is None else source.select(tuple(columns), extra="drop")
     return sources
 
 

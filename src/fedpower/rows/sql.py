@@ -217,12 +217,8 @@ def connected(query: SqlQuery, name: str) -> Iterator[Any]:
                 autocommit=True,
             )
         else:
-            connection = sqlite3.connect(
-                f"{path.resolve().as_uri()}?mode=ro",
-                uri=True,
-                timeout=_CONNECT_SECONDS,
-                check_same_thread=False,
-            )
+            uri = f"{path.resolve().as_uri()}?mode=ro"
+            connection = sqlite3.connect(uri, _CONNECT_SECONDS, uri=True, check_same_thread=False)
     except ImportError:
         package, extra = ("duckdb", "duckdb") if path else ("adbc-driver-postgresql", "sql")
         raise InputError(f"{name} must be read with {package}, got none; run {installing(extra)}") from None

@@ -101,9 +101,7 @@ class CodeBook:
             require(positive, "row_norm", "a positive finite number", bound)
             require(isinstance(self.normalize, bool | np.bool_), "normalize", "True or False", self.normalize)
         elif self.has_public_numbers:
-            raise InputError(
-                "a code book whose numbers were found must not have row_norm or normalize, got one"
-            )
+            raise InputError("a code book with found numbers must not have row_norm or normalize, got one")
         else:
             self.check_columns(None, len(self.columns or self.low))
             _ = self.treatment  # which refuses numbers that cannot be
@@ -132,11 +130,8 @@ class CodeBook:
         width = len(rule.features)
         low, high = np.array(rule.ranges, dtype=np.float64).T
         follow: dict[str, Any] = {"columns": rule.features, "bound": COMPARISON_BOUND, "low": low}
-        follow |= {
-            "high": high,
-            "offset": np.zeros(width),
-            "scale": np.append(np.ones(width - 1), rule.largest),
-        }
+        scale = np.append(np.ones(width - 1), rule.largest)
+        follow |= {"high": high, "offset": np.zeros(width), "scale": scale}
         same = all(np.array_equal(getattr(self, name), value) for name, value in follow.items())
         if not (self.is_draft or same):
             raise InputError("a code book of comparisons must have the numbers of its rule, got others")
@@ -164,15 +159,11 @@ class CodeBook:
             name = f"x{place}" if self.columns is None else self.columns[place]
             ends = f"from {self.low[place]:.4g} to {self.high[place]:.4g}"
             if outside > 0:
-                warnings.append(
-                    f"column '{name}': about {outside:.0%} of its cells are outside the range found, "
-                    f"{ends}; give its range"
-                )
+                found = f"about {outside:.0%} of its cells are outside the range found, {ends}"
+                warnings.append(f"column '{name}': {found}; give its range")
             elif self.found[place].endswith(UNSETTLED):
-                warnings.append(
-                    f"column '{name}': its spread is below the noise in the range {ends}; give a "
-                    "narrower range, or leave it out if it is constant"
-                )
+                found = f"its spread is below the noise in the range {ends}; give a narrower range"
+                warnings.append(f"column '{name}': {found}, or leave it out if it is constant")
         return warnings
 
     @property
@@ -190,15 +181,11 @@ class CodeBook:
         """Refuse rows of other columns than these."""
         if self.columns is not None and columns is not None and columns != self.columns:
             odd = sorted(set(columns) ^ set(self.columns)) or list(columns)
-            raise InputError(
-                f"a code book must be of the columns of the fit in order, got others: {shown(odd)}"
-            )
+            raise InputError(f"a code book must have the columns of the fit in order, got {shown(odd)}")
         sizes = {np.size(numbers) for numbers in (self.offset, self.scale, self.low, self.high)}
         if sizes != {n_features}:
-            raise InputError(
-                f"a code book must have numbers for each of the {n_features} columns, got "
-                f"{np.size(self.offset)}"
-            )
+            got = np.size(self.offset)
+            raise InputError(f"a code book must have numbers for each of the {n_features} columns, got {got}")
 
 
 def comparisons(
@@ -242,9 +229,7 @@ def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> R
         return (_range("all columns", listed),) * n_features
     if len(listed) != n_features:
         raise InputError(f"ranges must be one for each of the {n_features} columns, got {len(listed)}")
-    return tuple(
-        None if pair is None else _range(f"column {place + 1}", pair) for place, pair in enumerate(listed)
-    )
+    return tuple(None if pair is None else _range(f"column {n}", pair) for n, pair in enumerate(listed, 1))
 
 
 def _range(name: str, given: Any) -> tuple[float, float]:

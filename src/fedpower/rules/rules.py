@@ -228,37 +228,29 @@ class TableRules:
         """Return a rule for each of these columns, in their order; those without one hold numbers."""
         known = {rule.column: rule for rule in self.rules}
         read = {name for rule in self.rules for name in rule.columns[1:]}
-        return TableRules(
-            rules=tuple(known.get(column) or Rule(column=column) for column in columns if column not in read)
-        )
+        rules = (known.get(name) or Rule(column=name) for name in columns if name not in read)
+        return TableRules(rules=tuple(rules))
 
     def ranges(self, features: Sequence[str]) -> tuple[tuple[float, float] | None, ...]:
         """Return what features are between, by the rules; None where these do not say."""
-        known = {
-            name: span for rule in self.rules for name, span in zip(rule.features, rule.ranges, strict=True)
-        }
+        spans = (span for rule in self.rules for span in rule.ranges)
+        known = dict(zip(self.features, spans, strict=True))
         return tuple(known.get(name) for name in features)
 
     def groups(self, features: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return the places of features that are one column's levels, column by column."""
         places = {name: place for place, name in enumerate(features)}
-        groups = (
-            tuple(places[name] for name in rule.features if name in places)
-            for rule in self.rules
-            if rule.kind == "levels"
-        )
+        levels = (rule.features for rule in self.rules if rule.kind == "levels")
+        groups = (tuple(places[name] for name in names if name in places) for names in levels)
         return tuple(group for group in groups if len(group) > 1)
 
     def filled(self, offsets: Mapping[str, float]) -> "TableRules":
         """Return the rules with the number that ``missing = "offset"`` comes to, by column or by range."""
-        return TableRules(
-            rules=tuple(
-                replace(rule, missing=offsets.get(rule.column, rule.fill))
-                if rule.missing == _OFFSET
-                else rule
-                for rule in self.rules
-            )
+        rules = (
+            replace(rule, missing=offsets.get(rule.column, rule.fill)) if rule.missing == _OFFSET else rule
+            for rule in self.rules
         )
+        return TableRules(rules=tuple(rules))
 
     def as_content(self) -> dict[str, Any]:
         """Return the rules as a code book has them, by column."""
@@ -277,10 +269,9 @@ def table_rules(content: Any, where: str) -> TableRules:
     kept = [rule for rule in rules.rules if rule.kind != "drop"]
     marked = sorted(rule.kind for rule in kept if rule.kind in ("person", "item") or rule.items)
     if marked and (marked != ["item", "person", "rating"] or len(kept) > len(marked)):
-        raise InputError(
-            f"the rules in {where} must be a person, an item and a rating with its items, and nothing "
-            f"else but columns to drop, got {', '.join(f'{rule.column} = {rule.kind}' for rule in kept[:4])}"
-        )
+        got = ", ".join(f"{rule.column} = {rule.kind}" for rule in kept[:4])
+        must = "a person, an item and a rating with its items, and nothing else but columns to drop"
+        raise InputError(f"the rules in {where} must be {must}, got {got}")
     require_alone(f"the rules in {where}", rules)
     return rules
 

@@ -49,9 +49,7 @@ def row_norms(block: Block) -> Vector:
     """Return each row's Euclidean norm; infinite where the squares overflow."""
     with np.errstate(over="ignore", under="ignore"):
         if is_sparse(block):
-            squares = np.bincount(
-                entry_rows(block), weights=block.data * block.data, minlength=block.shape[0]
-            )
+            squares = np.bincount(entry_rows(block), block.data * block.data, block.shape[0])
         else:
             squares = np.einsum("ij,ij->i", block, block)
         return np.asarray(np.sqrt(squares), dtype=np.float64)
@@ -98,14 +96,11 @@ class RowTreatment:
             within = 1 / LARGEST <= bound <= LARGEST
             require(within, "row_norm", f"between {1 / LARGEST:g} and {LARGEST:g}", float(bound), units)
         if self.normalize and self.row_norm is not None:
-            raise InputError(
-                f"row_norm and normalize must not be given together, got row_norm={self.row_norm:g} and True"
-            )
+            raise InputError("row_norm and normalize must not be given together, got both")
         sizes = {each.size for each in (self.center, self.scale, self.low, self.high) if each is not None}
         if len(sizes) > 1:
-            raise InputError(
-                f"center and scale must have one value per column, got {' and '.join(map(str, sizes))}"
-            )
+            got = " and ".join(map(str, sizes))
+            raise InputError(f"center and scale must have one value per column, got {got}")
         if self.low is None and self.high is None:
             return
         if self.low is None or self.high is None or self.center is None or not (self.low < self.high).all():
@@ -119,9 +114,8 @@ class RowTreatment:
         """Refuse rows of another length than the center's or the scale's."""
         for label, values in (("center", self.center), ("scale", self.scale)):
             if values is not None and values.size != n_features:
-                raise InputError(
-                    f"{label} must have one value per column, got {values.size} for {n_features} columns"
-                )
+                must = f"one value per column, of {n_features}"
+                raise InputError(f"{label} must have {must}, got {values.size}")
 
     def densifies(self) -> bool:
         """Whether `apply` turns a sparse block into a dense one."""
@@ -146,9 +140,7 @@ class RowTreatment:
         values = rows.data if is_sparse(rows) else np.asarray(rows)
         if rows is not block and not np.isfinite(values).all():
             if not self.bounded:
-                raise InputError(
-                    "rows must stay finite when centered and scaled, got others; give them in other units"
-                )
+                raise InputError("rows must stay finite when centered and scaled, got others; change units")
             # Beyond float64's range a value becomes its largest number: the bound clips it.
             finite = np.nan_to_num(values)
             rows = with_data(rows, finite) if is_sparse(rows) else finite
