@@ -111,8 +111,7 @@ class LocalMoment:
             total = self.summary.trace()
         if not np.isfinite(total):
             raise InputError(
-                f"the squares of the values of {self.source.name} must stay within float64, got larger "
-                "ones; give the columns in other units"
+                f"squares of values of {self.source.name} must stay within float64; give other units"
             )
 
     @property
@@ -174,9 +173,7 @@ class LocalMoment:
         """Return F = Λ^½Uᵀ, q×d, of the moment about `center`: it is FᵀF; for fewer rows than columns."""
         n_rows, width = self.n_rows, self.source.n_features
         if n_rows > width or 8 * n_rows * width > MOST_FACTOR_BYTES:
-            raise InputError(
-                f"a factor must be of few rows, got {n_rows} rows of {width} columns in {self.source.name}"
-            )
+            raise InputError(f"a factor must be of few rows, got {n_rows} by {width} in {self.source.name}")
         parts, weight = [], 0.0
         for block in full_blocks(self.source, block_rows(width), self.watch):
             features, persons = (block, None) if self._unit is None else self._unit.parted(block)
