@@ -26,10 +26,8 @@ def orth(product: Array) -> Array:
     R has a non-negative diagonal: for full column rank the factor is unique. A rank-deficient product still
     gives orthonormal columns: Householder QR completes the basis.
     """
-    if len(product) >= TALL:
-        tall = _cholesky_qr(product)
-        if tall is not None:
-            return tall
+    if len(product) >= TALL and (tall := _cholesky_qr(product)) is not None:
+        return tall
     basis, triangle = np.linalg.qr(product)
     signs = np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
     return np.ascontiguousarray(basis * signs)
@@ -338,14 +336,12 @@ def joint_subspace(
     start: Array | None = None,
 ) -> JointFit:
     """Return the r-dimensional subspace that fits all products best, and a moment from a start near it."""
-    dim, within = len(products[0].product), None
+    dim, span = len(products[0].product), None
     if moment is None:
         shown = np.linalg.qr(np.hstack([y.product - level * y.basis for y in products]))[0]
         if 2 * shown.shape[1] <= dim:  # the fit is in the few directions that products show
-            within = shown
-            products = [
-                NoisedProduct(within.T @ y.product, within.T @ y.basis, y.precision) for y in products
-            ]
+            span = shown
+            products = [NoisedProduct(span.T @ y.product, span.T @ y.basis, y.precision) for y in products]
     if start is None:
         stacked = np.hstack([math.sqrt(y.precision) * (y.product - level * y.basis) for y in products])
         leading = np.linalg.eigh(stacked.T @ stacked)[1][:, ::-1][:, :rank]
@@ -367,7 +363,7 @@ def joint_subspace(
     product = (found * clear) @ right @ half  # GU of the last U but one
     inner_core = found.T @ product @ (before.T @ found)
     core = (inner_core + inner_core.T) / 2.0 + level * np.eye(len(clear))
-    return JointFit(found if within is None else within @ found, captured=strength * cosines, core=core)
+    return JointFit(found if span is None else span @ found, captured=strength * cosines, core=core)
 
 
 def _left_factor(

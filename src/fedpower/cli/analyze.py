@@ -119,11 +119,10 @@ class _RowFile(NamedTuple):
     of: Callable[[Any, Path], tuple["pl.DataFrame", str]]
 
 
-_OF_ROWS = {
+_OF_ROWS = {  # by analysis
     "monitor": _RowFile("flags", "New rows to flag.", "Where their flags go; needs --rows.", _flag),
     "complete": _RowFile("filled", "New rows to complete.", "Predictions of their empty cells.", _fill),
 }
-"""By analysis."""
 
 
 # --- output ----------------------------------------------------------------------------------------

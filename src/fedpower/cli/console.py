@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from fedpower.protocol.coordinator import Round
 
-_WIDTH_OF_FILES = 120
-"""Columns of tables that are written to a file or a pipe."""
+_WIDTH_OF_FILES = 120  # columns of tables that are written to a file or a pipe
 
 
 def console(*, stderr: bool = False) -> "Console":

@@ -25,9 +25,7 @@ from fedpower.federation.isolation import available, describe
 if TYPE_CHECKING:
     from fedpower import FedPCA
 
-_MODULES = {"scikit-learn": "sklearn"}
-"""Packages that are not imported by their own name."""
-
+_MODULES = {"scikit-learn": "sklearn"}  # packages that are not imported by their own name
 NOT_FOR_USERS = ("dev",)
 TIMEOUT_S = 120
 _COPY = "`pip install .` in a copy of the project"

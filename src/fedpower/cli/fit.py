@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from msgspec import structs
 
 from fedpower.cli.console import FitProgress, bars, note, print_json, print_table, say
@@ -246,10 +247,9 @@ def _note_weights(networks: Mapping[str, RowSource]) -> None:
 def _print_book(book: CodeBook, path: Path) -> None:
     names = book.columns or tuple(f"x{place}" for place in range(book.low.size))
     numeric = ("from", "to", "offset", "scale")
-    columns = zip(book.low, book.high, book.offset, book.scale, strict=True)
+    numbers = np.column_stack([book.low, book.high, book.offset, book.scale]).tolist()
     rows = [
-        (name, *(number(float(value)) for value in values), how)
-        for name, values, how in zip(names, columns, book.found, strict=True)
+        (name, *map(number, cells), how) for name, cells, how in zip(names, numbers, book.found, strict=True)
     ]
     print_table("Code book", ("column", *numeric, "how it was found"), rows, numbers=numeric)
     say(

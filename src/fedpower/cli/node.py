@@ -16,7 +16,7 @@ from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import weights_summary
 from fedpower.federation import needs_flare
 from fedpower.federation.processes import end_with_starter, wait_for_signal
-from fedpower.federation.silo_file import OpenSilo, SiloFile, open_silo, read_silo
+from fedpower.federation.silo_file import OpenSilo, open_silo, read_silo
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES
@@ -256,12 +256,13 @@ def start(kit: Path, silo_file: Path | None, *, part: str | None, place: Path | 
         become_node(node_settings(opened, vault=str(place)))
     if opened.party == kits.COORDINATOR and silo_file is None:
         _coordinate(opened)
-    own, opened = _opened(kit, silo_file)
+    own = read_silo(silo_file or kit / "silo.toml")
+    opened = kits.Kit(kit, own.name)
     study = opened.study
     with open_silo(study, own) as held:
         opened.check(with_key=part is None)
         _say(_size(held), *_advice(held))
-        for column, why in doubtful(own.source(study)):
+        for column, why in doubtful(held.moment.source):
             _say(
                 f"column {column!r} {why} (for your eyes only): unless it is a measurement, propose a "
                 "study that drops it"
@@ -270,10 +271,8 @@ def start(kit: Path, silo_file: Path | None, *, part: str | None, place: Path | 
         _log_to_console()
         vault = Vault(held.silo, study)
         if place is not None:
-            status = run_vault(vault, place, own, say=_say)
-        else:
-            status = run_silo(vault, node_settings(opened), own, say=_say)
-    raise SystemExit(status)
+            raise SystemExit(run_vault(vault, place, own, say=_say))
+        raise SystemExit(run_silo(vault, node_settings(opened), own, say=_say))
 
 
 def _coordinate(opened: Any) -> NoReturn:
@@ -290,19 +289,12 @@ def _coordinate(opened: Any) -> NoReturn:
     os._exit(0)  # threads of FLARE would wait for their peers
 
 
-def _opened(kit: Path, silo_file: Path | None) -> tuple[SiloFile, Any]:
-    """Return a silo's own file, and its kit; another party's is refused."""
-    own = read_silo(silo_file or kit / "silo.toml")
-    return own, _kits().Kit(kit, own.name)
-
-
 @node.command()
 @options("KIT [SILO_FILE] as_json")
 def approve(kit: Path, silo_file: Path | None, *, as_json: bool) -> None:
     """Show what would leave the silo of KIT and its price, and how to agree; contact nobody."""
-    needs_flare()
-    own, opened = _opened(kit, silo_file)
-    study = opened.study
+    kits, own = _kits(), read_silo(silo_file or kit / "silo.toml")
+    study = kits.Kit(kit, own.name).study
     with open_silo(study, own) as held:
         title = f"What would leave {held.silo.name} in study {study.name}"
         print_facts(title, {"study": study.digest, **_facts(held, own.data.version)}, as_json=as_json)

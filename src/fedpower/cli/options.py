@@ -20,7 +20,7 @@ _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 PATH = click.Path(path_type=Path)
-_HEADINGS = {
+_HEADINGS = {  # by group, in the order in which help lists them
     "main": "Options",
     "rows": "Rows and columns",
     "privacy": "Privacy",
@@ -29,7 +29,6 @@ _HEADINGS = {
     "rounds": "Rounds",
     "running": "Running",
 }
-"""By group, in the order in which help lists them."""
 
 
 # --- values ----------------------------------------------------------------------------------------
@@ -254,8 +253,7 @@ _READ: dict[str, dict[str, Any]] = {
 """How the command line reads what is not a plain number, word or path."""
 
 TEXT = "separator decimal encoding"
-READING = f"{TEXT} rename"
-"""Names of options that go together."""
+READING = f"{TEXT} rename"  # names of options that go together
 
 
 def options(*wanted: str | _Decorator) -> _Decorator:

@@ -209,8 +209,7 @@ def _print(
 
 # --- inspect ----------------------------------------------------------------------------------------
 
-_SHOWN, _LONGEST = 5, 24
-"""Levels that are shown of a column, and letters of a level."""
+_SHOWN, _LONGEST = 5, 24  # levels that are shown of a column, and letters of a level
 
 _FACTS = ("name", "type", "n_rows", "n_missing", "n_odd", "low", "high", "levels", "doubts")
 
@@ -237,9 +236,8 @@ def inspect(
     """
     if from_rows and draft is None:
         raise InputError("--from-rows must go with --draft, got no file for it")
-    sources = {
-        name: open_source(Path(name), **(reading_of(reading) if is_text(name) else {})) for name in files
-    }
+    text = reading_of(reading)
+    sources = {name: open_source(Path(name), **(text if is_text(name) else {})) for name in files}
     columns = {name: look_at(source) for name, source in sources.items()}
     if draft is not None:
         types = [
@@ -256,8 +254,14 @@ def inspect(
         }
         print_json(record)
         return
+    headings = ("column", "type", "missing", "values", "to think of")
     for name, looks in columns.items():
-        _print_columns(name, looks)
+        title = f"{name}: {looks[0].n_rows if looks else 0} rows of {len(looks)} columns"
+        rows = [
+            (look.name, look.type, f"{look.n_missing or ''}", _cells_of(look), "; ".join(look.doubts))
+            for look in looks
+        ]
+        print_table(title, headings, rows, numbers=("missing",))
     click.echo("This was read from rows: it is for your eyes, and is kept nowhere.")
     if draft is not None and from_rows:
         click.echo(f"wrote {draft} from rows: it is confidential; keep it where the rows are")
@@ -275,16 +279,6 @@ def _drafted(types: list[dict[str, Any]], *, from_rows: bool) -> str:
     for column, (rule, hint) in draft_of(types).items():
         lines.append(f"{toml_key(column)} = {as_toml(rule)}{f'  # {hint}' if hint else ''}")
     return "\n".join(lines) + "\n"
-
-
-def _print_columns(name: str, looks: list[ColumnLook]) -> None:
-    title = f"{name}: {looks[0].n_rows if looks else 0} rows of {len(looks)} columns"
-    rows = [
-        (look.name, look.type, f"{look.n_missing or ''}", _cells_of(look), "; ".join(look.doubts))
-        for look in looks
-    ]
-    headings = ("column", "type", "missing", "values", "to think of")
-    print_table(title, headings, rows, numbers=("missing",))
 
 
 def _cells_of(look: ColumnLook) -> str:

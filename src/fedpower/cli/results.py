@@ -146,26 +146,25 @@ def _compare(a: Path, b: Path, *, as_json: bool) -> None:
 
 def _read_axes(path: Path) -> tuple[Array, Result | None]:
     """Return directions, as columns of norm 1, of a result folder or an array file; the result too."""
-    result, axes = None, None
     if path.suffix.lower() not in (".npz", ".npy") or path.is_dir():
         result = read_result(path)
-        axes = result.components.T
-    else:
-        existing(path)
-        try:
-            loaded: Any = np.load(path, allow_pickle=False)
-            arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-            key = next(key for key in ("", "components", "basis") if key in arrays)
-            axes = np.asarray(arrays[key], dtype=np.float64)
-            axes = axes.T if key == "components" or (not key and len(axes) < axes.shape[1]) else axes
-        except (ValueError, OSError, EOFError, IndexError, StopIteration, zipfile.BadZipFile):
-            pass
+        return result.components.T, result
+    existing(path)
+    axes: Array | None = None
+    try:
+        loaded: Any = np.load(path, allow_pickle=False)
+        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+        key = next(key for key in ("", "components", "basis") if key in arrays)
+        axes = np.asarray(arrays[key], dtype=np.float64)
+        axes = axes.T if key == "components" or (not key and len(axes) < axes.shape[1]) else axes
+    except (ValueError, OSError, EOFError, IndexError, StopIteration, zipfile.BadZipFile):
+        pass
     if axes is None or axes.ndim != 2 or not axes.size or not np.isfinite(axes).all():
         raise InputError(f"{path} must hold a matrix 'components' or 'basis' of finite numbers, got none")
     norms = np.linalg.norm(axes, axis=0)
     if not (norms > 0).all() or np.linalg.matrix_rank(axes / norms) < axes.shape[1]:
         raise InputError(f"{path} must contain independent directions, got shape {axes.shape}")
-    return axes / norms, result
+    return axes / norms, None
 
 
 def _order(both: str, one: Array, other: Array, result: Result | None, earlier: Result | None) -> Any:

@@ -207,8 +207,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
 # --- run and status ---------------------------------------------------------------------------------
 
 _KIT = option("--kit FOLDER", "The runner's kit; kits/runner next to STUDY by default.")
-_LOG_LINES = 12
-"""Last lines of a party's log that are shown."""
+_LOG_LINES = 12  # of a party's log, the last, are shown
 
 
 @study.command(cls=Command)

@@ -106,10 +106,8 @@ def rehearsal_data(
     for place, name in enumerate(study.silos[:n_silos]):
         matches = [] if given is None else [*given.glob(f"{name}.*"), *given.glob(name)]
         if given is not None and len(matches) != 1:
-            raise InputError(
-                f"{given} must hold one file for silo {name!r}, got {len(matches)}; name it {name}.csv, "
-                f"or put its parts into a folder {name}"
-            )
+            hint = f"name it {name}.csv, or put its parts into a folder {name}"
+            raise InputError(f"{given} must hold one file for silo {name!r}, got {len(matches)}; {hint}")
         paths[name] = matches[0] if matches else _made_up(study, folder, name, place)
     if given is None:
         say(f"the rows are made up: {MADE_UP_ROWS} per silo; give --data DIR for others")
@@ -146,8 +144,7 @@ def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
 def _made_up_cells(study: StudyFile, rng: np.random.Generator) -> list[list[Any]]:
     width = len(study.table_columns)
     rows = rng.normal(size=(MADE_UP_ROWS, width)) * 0.8 ** np.arange(width)
-    treatment = study.treatment
-    bound = None if treatment is None else treatment.row_norm
+    bound = study.treatment.row_norm if study.treatment is not None else None
     rows *= (bound or 1.0) / np.linalg.norm(rows, axis=1).max()
     if study.rules is None:
         return list(rows.T.tolist())

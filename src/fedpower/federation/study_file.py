@@ -88,20 +88,11 @@ class StudyFile:
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of everything that was agreed on."""
-        terms = {
-            "name": self.name,
-            "columns": self.columns,
-            "silos": self.silos,
-            "grace": self.grace,
-            "attempts": self.attempts,
-            "identities": self.identities,
-            "rules": self.rules and self.rules.digest,
-            "options": {
-                name: repr(value)
-                for name, value in self.options.flat().items()
-                if name in FLAT and FLAT[name].section
-            },
-        }
+        agreed = ("name", "columns", "silos", "grace", "attempts", "identities")
+        terms: dict[str, Any] = {key: getattr(self, key) for key in agreed}
+        options = self.options.flat().items()
+        terms["options"] = {key: repr(value) for key, value in options if key in FLAT and FLAT[key].section}
+        terms["rules"] = self.rules and self.rules.digest
         return hashlib.sha256(msgspec.json.encode(terms, order="sorted")).hexdigest()
 
     @functools.cached_property
@@ -221,10 +212,8 @@ def _check(study: StudyFile) -> None:
         require((count or 1) <= len(study.silos), name, f"at most the {len(study.silos)} silos", count)
     if treatment is not None:
         if options.is_private and not treatment.bounded:
-            raise InputError(
-                "a private study with its own centres, scales or settings must bound the norm of a row, "
-                "got neither row_norm nor normalize in [rows]"
-            )
+            must = "a private study with its own centres, scales or settings must bound the norm of a row"
+            raise InputError(f"{must}, got neither row_norm nor normalize in [rows]")
         treatment.check_width(len(study.columns))
     within = study.grace is None or 0 <= study.grace <= study.deadline
     require(within, "grace", f"between 0 and the deadline of {study.deadline:g} s", study.grace)

@@ -410,10 +410,8 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             history.account().require(history.owner.silo, mu, slack_delta)
             spent = history.account(study)
             if study_mu is not None and spent.charged(mu).mu > study_mu * (1 + ROUNDING):
-                raise BudgetError(
-                    f"a study must keep to the epsilon it agreed on, but study {study[:12]} asks for more; "
-                    "ask the same questions again, or agree on a new study"
-                )
+                must = f"a study must keep to the epsilon it agreed on, but study {study[:12]} asks for more"
+                raise BudgetError(f"{must}; ask the same questions again, or agree on a new study")
             sent = payload()
             if not isinstance(sent, bytes):
                 raise TypeError(f"a payload must return bytes, got {type(sent).__name__}")
@@ -431,11 +429,9 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         """Refuse rows other than those recorded as their version; writes nothing."""
         self.check_owner(data.silo, data.data_set)
         if self._history().fingerprint_of(data) not in (None, data.fingerprint):
-            raise LedgerError(
-                f"the stored data of silo {data.silo!r} must be those that its ledger knows as version "
-                f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is a "
-                "new charge, or put the old data back (nothing left the silo)"
-            )
+            must = f"the stored data of silo {data.silo!r} must be those that its ledger knows as version"
+            hint = f"declare a new version with {data.declared_by}, which is a new charge, or put them back"
+            raise LedgerError(f"{must} {data.version!r}, got others; {hint} (nothing left the silo)")
 
     def check_owner(self, silo: str, data_set: str | None) -> None:
         """Refuse a silo, or a data set, that is not the ledger's own."""
@@ -581,10 +577,8 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         """Return the bytes of a release as they were first sent."""
         sent = self._query("SELECT payload FROM entry WHERE seq = ?", place)[0][0]
         if not isinstance(sent, bytes) or hashlib.sha256(sent).hexdigest() != entry.sha256:
-            raise LedgerError(
-                f"release {entry.key!r} must leave as it was first sent but its bytes in {self._label} "
-                "have changed; put back the file as it was last written"
-            )
+            must = f"release {entry.key!r} must leave as it was first sent but has changed in {self._label}"
+            raise LedgerError(f"{must}; put back the file as it was last written")
         return sent
 
     def _record_rows(self, data: DataVersion) -> None:
@@ -618,10 +612,8 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             raise self._damaged()
 
     def _damaged(self) -> LedgerError:
-        return LedgerError(
-            f"ledger {self._label} must be whole but is damaged or no ledger; put back the file as it was "
-            "last written: restoring an older copy erases recorded spending"
-        )
+        hint = "put back the file as it was last written: an older copy erases recorded spending"
+        return LedgerError(f"ledger {self._label} must be whole but is damaged or no ledger; {hint}")
 
     def _refusal(self, error: sqlite3.Error) -> LedgerError:
         if isinstance(error, sqlite3.ProgrammingError):
@@ -643,9 +635,8 @@ def _make_private_file(path: Path) -> None:
     except FileExistsError:
         raise LedgerError(f"a ledger is never overwritten but {path} exists already") from None
     except OSError as error:
-        raise LedgerError(
-            f"a ledger must be created in a writable folder but {path} cannot be ({error.strerror})"
-        ) from None
+        must = "a ledger must be created in a writable folder"
+        raise LedgerError(f"{must} but {path} cannot be ({error.strerror})") from None
     os.fchmod(handle, 0o600)  # whatever the umask took away
     os.close(handle)
 
@@ -655,10 +646,9 @@ def _check_private(path: Path, *, read_only: bool) -> bool:
     try:
         info = path.stat()
     except FileNotFoundError:
-        raise LedgerError(
-            f"a ledger must exist before anything is released but there is none at {path}; create it with "
-            "`fedpower ledger create`"
-        ) from None
+        must = "a ledger must exist before anything is released"
+        hint = "create it with `fedpower ledger create`"
+        raise LedgerError(f"{must} but there is none at {path}; {hint}") from None
     except OSError as error:
         raise LedgerError(f"ledger {path} must be readable but is not ({error.strerror})") from None
     mode, writes = stat.S_IMODE(info.st_mode), not read_only

@@ -184,7 +184,7 @@ def read_moment(folder: str | PathLike[str]) -> Moment:
     """
     place = Path(folder)
     if (place / RUN).is_file() and not (place / MOMENT).is_file():
-        got = "a fit that did not keep it; fit with --solver moment"
+        got = "a result that was fitted without keeping it; fit with --solver moment"
         raise InputError(f"{place} must hold a released moment, got {got}")
     record, arrays = read_folder(place, MOMENT, command="release")
     return Moment(

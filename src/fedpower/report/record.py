@@ -310,10 +310,8 @@ def read_folder(place: Path, name: str, *, command: str) -> tuple[Record, dict[s
     signed = Record.of(content, place / RUN)
     record = structs.replace(signed, sha256={})
     if signed.sha256.get(name) != _hash(place / name, record):
-        raise InputError(
-            f"{place / name} must be as `fedpower {command}` wrote it with {RUN}, got files that were "
-            "changed since; restore the folder, or release again: with the same ledgers that costs nothing"
-        )
+        got = "files that were changed since; restore the folder, or release again with its ledgers for free"
+        raise InputError(f"{place / name} must be as written with {RUN}, got {got}")
     with np.load(place / name, allow_pickle=False) as stored:
         return record, {key: _value(stored[key]) for key in stored.files}
 

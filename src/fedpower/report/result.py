@@ -365,7 +365,8 @@ class Result(Released):
             selected = self.select(source)
             return ((None, block) for block in selected.blocks(_rows_at_once(selected)))
         if isinstance(source, PlinkSource):
-            raise InputError(f"an id column must not be given with {source.name}, whose samples have ids")
+            why = "whose samples have ids of their own"
+            raise InputError(f"an id column must not be given with {source.name}, {why}")
         if not isinstance(source, TableSource):
             raise InputError(f"{source.name} must be a table with named columns to take {id_column!r} from")
         if id_column in self.score_names or id_column in (self.feature_names or ()):

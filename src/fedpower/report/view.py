@@ -93,10 +93,8 @@ def findings(fit: "Result") -> list[str]:
         place = fit.determined.index(True)
         whole, noise = degrees(angles.components[place]), degrees(angles.noise_components[place])
         share = f"about {clipping.energy:.0%}" if clipping.energy >= 0.01 else "less than 1%"
-        sentences.append(
-            f"Of the {whole} of pc{place + 1}, noise makes {noise}; the rest comes from rows that the bound "
-            f"shortens ({share} of their squared length)."
-        )
+        rest = f"the rest comes from rows that the bound shortens ({share} of their squared length)"
+        sentences.append(f"Of the {whole} of pc{place + 1}, noise makes {noise}; {rest}.")
     cause = cause_of_noise(fit)
     return sentences if cause is None else [*sentences, f"{cause[0].upper()}{cause[1:]}."]
 
@@ -110,12 +108,10 @@ def angle_sentences(components: Array, subspaces: Array, n_features: int, *, exa
     if not exact:
         places, confidence = np.flatnonzero(determined).tolist(), f"at {CONFIDENCE:.0%} confidence"
         verb, subject = ("is", "it") if len(places) == 1 else ("are", "each")
-        sentences.append(
-            f"{component_names(places)} {verb} determined: {subject} is within 45° of the component that "
-            f"the rows have, {confidence}."
-            if places
-            else f"No component is determined: each may be more than 45° off, {confidence}."
-        )
+        within = f"{subject} is within 45° of the component that the rows have, {confidence}."
+        some = f"{component_names(places)} {verb} determined: {within}"
+        none = f"No component is determined: each may be more than 45° off, {confidence}."
+        sentences.append(some if places else none)
         if not joint.any():
             return sentences
     for fixed, run in groupby(range(len(components)), lambda place: bool(determined[place])):
@@ -160,14 +156,11 @@ def cause_of_noise(fit: "Result") -> str | None:
     if epsilon < _SMALL_EPSILON and rows >= _ENOUGH_ROWS * columns * epsilon:
         return f"the likely cause is epsilon={epsilon:g}, which is small; give a larger one{smaller}"
     if rows * min(epsilon, 1.0) < _ENOUGH_ROWS * columns:
-        return (
-            f"the likely cause is the number of {things}, {rows:,}, which is small for {columns} columns at "
-            f"epsilon={epsilon:g}; bring more {things}, leave columns out, or take a larger epsilon{smaller}"
-        )
-    return (
-        "the likely cause is the columns, of which no direction stands out, or a few whose units are "
-        "larger than the others'; give ranges or public scales, or leave columns out"
-    )
+        few = f"the number of {things}, {rows:,}, which is small for {columns} columns at epsilon={epsilon:g}"
+        advice = f"bring more {things}, leave columns out, or take a larger epsilon{smaller}"
+        return f"the likely cause is {few}; {advice}"
+    advice = "give ranges or public scales, or leave columns out"
+    return f"the likely cause is the columns: no direction stands out, or a few have large units; {advice}"
 
 
 def _cause_in_the_bound(fit: "Result", bound: float) -> str | None:
@@ -182,13 +175,9 @@ def _cause_in_the_bound(fit: "Result", bound: float) -> str | None:
     edge = unit * first  # of noise, or nearly
     used = spread + middle + edge
     if used < _LITTLE * bound**2:
-        return (
-            f"the likely cause is the bound: rows have a mean square of about {used:.2g} at most, and noise "
-            f"was made for {bound**2:.2g}; give row_norm={2.0 * math.sqrt(used):.2g} or so"
-        )
+        squares = f"rows have a mean square of about {used:.2g} at most, and noise is made for {bound**2:.2g}"
+        return f"the likely cause is the bound: {squares}; give row_norm={2.0 * math.sqrt(used):.2g} or so"
     if middle > _FAR * max(spread, edge):
-        return (
-            "the likely cause is the offset: rows are far from zero compared with their spread, and the "
-            "bound is spent on that; give public centres, or leave row_norm out to have them found"
-        )
+        advice = "give public centres, or leave row_norm out to have them found"
+        return f"the likely cause is the offset: rows are far from zero for their spread; {advice}"
     return None

@@ -16,7 +16,6 @@ from fedpower.rows.plink import PlinkSource
 from fedpower.rows.ruled import rules_of_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
-from fedpower.rows.units import features_of
 from fedpower.rules.expressions import MISSING, Cells, compiled, problems_in, staged
 from fedpower.rules.rules import Rule
 from fedpower.values import Vector, pl
@@ -169,18 +168,18 @@ def stored_types(source: RowSource) -> dict[str, _Type]:
     assert isinstance(source, TableSource), "it was inspected"
 
     def type_of(dtype: Any) -> _Type:
-        if dtype == pl.Boolean:
-            return "yes/no"
-        if dtype is not None and dtype.is_temporal():
-            return "date" if dtype in (pl.Date, pl.Datetime) else "untold"
-        return "number" if dtype is not None and dtype.is_numeric() else "untold"
+        if dtype in (pl.Date, pl.Datetime):
+            return "date"
+        is_number = dtype is not None and dtype.is_numeric()
+        return "yes/no" if dtype == pl.Boolean else "number" if is_number else "untold"
 
     return {name: type_of(source.table.cells[name].dtype) for name in source.columns}
 
 
 def doubtful(source: RowSource) -> list[tuple[str, str]]:
     """Return columns of a fit that may be no measurements, and why; from the first rows, for its owner."""
-    source = features_of(source)
+    while hasattr(source, "rows"):  # what reads others adds persons, fills gaps or keeps count
+        source = source.rows
     is_query = isinstance(source, TableSource) and source.table.query is not None
     if source.sparse or is_query or isinstance(source, DaskSource | PlinkSource):
         return []

@@ -99,12 +99,12 @@ def _genotypes(
     *,
     beside: tuple[Path, Path],
     samples: Sequence[str],
-    variants: Sequence[tuple[str, str, str]],
-    alleles: Sequence[tuple[str, str]],
+    variants: Sequence[tuple[str, str, str, str, str]],
     count: _Count,
 ) -> PlinkSource:
     """Return a source that counts the allele of each variant that comes first in the alphabet."""
-    ids = [f"{chromosome}:{place}" if own == "." else own for chromosome, place, own in variants]
+    ids = [f"{chromosome}:{place}" if own == "." else own for chromosome, place, own, *_ in variants]
+    alleles = tuple((first, second) for *_, first, second in variants)
     require_distinct(f"variants of {name}", ids)
     counted = [min(pair, key=lambda allele: (allele == _UNKNOWN, allele)) for pair in alleles]
     return PlinkSource(
@@ -115,7 +115,7 @@ def _genotypes(
         path=path,
         beside=beside,
         samples=tuple(samples),
-        alleles=tuple(alleles),
+        alleles=alleles,
         ids=tuple(ids),
         count=count,
         counts_second=tuple(allele != pair[0] for allele, pair in zip(counted, alleles, strict=True)),
@@ -151,8 +151,7 @@ def plink_source(path: Path, name: str) -> PlinkSource:
         name,
         beside=beside,
         samples=[words[1] for words in samples],
-        variants=[(words[0], words[3], words[1]) for words in variants],
-        alleles=[(words[4], words[5]) for words in variants],
+        variants=[(words[0], words[3], words[1], words[4], words[5]) for words in variants],
         count=count,
     )
 
@@ -194,8 +193,10 @@ def pgen_source(path: Path, name: str) -> PlinkSource:
         name,
         beside=beside,
         samples=[words[0] for words in samples],
-        variants=[(words[0], words[1], words[2]) for words in variants],
-        alleles=[(_UNKNOWN if words[4] == "." else words[4], words[3]) for words in variants],
+        variants=[
+            (chromosome, place, own, _UNKNOWN if alt == "." else alt, ref)
+            for chromosome, place, own, ref, alt in variants
+        ],
         count=count,
     )
 

@@ -223,33 +223,29 @@ def _ratings(source: TableSource, rules: TableRules) -> pl.DataFrame:
 
 def made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[list[Any]]:
     """Return columns that a rule covers, as text, by numbers around 0: nobody's data, for rehearsals."""
-    if rule.kind != "comparison":
-        return [_made_up(rule, values, items)]
-    count = len(rule.levels)
-    places = (np.abs(values * 1e6) % (count * (count - 1))).astype(int)
-    first, apart = places % count, 1 + places // count
-    columns = [[rule.levels[place] for place in side] for side in (first, (first + apart) % count)]
-    if rule.margin:
-        columns.append(_made_up(Rule(column=rule.margin, range=rule.range), values))
-    return columns
-
-
-def _made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[Any]:
     low, high = rule.range or (0.0, 1.0)
     within = low + (high - low) / (1.0 + np.exp(-values))
     numbers = (within if rule.range or rule.kind == "rating" else values).tolist()
-    if rule.kind == "number":
-        return [repr(number) for number in numbers]
-    if rule.kind == "date":
-        start, form = datetime.fromisoformat(rule.origin), rule.format or "%Y-%m-%d"
-        days = SECONDS[rule.unit] / SECONDS["days"]
-        return [(start + timedelta(days=int(number * days))).strftime(form) for number in numbers]
-    if rule.kind == "rating":  # every third is missing, in a table of one row per person
-        gaps = np.abs(values * 1e6) % 3 < (0 if rule.items else 1)
-        return ["" if gap else repr(number) for number, gap in zip(numbers, gaps, strict=True)]
-    if rule.kind == "person":  # of two ratings each
-        return [str(place // 2) for place in range(len(values))]
-    if rule.kind == "item":
-        return [items[place % len(items)] for place in range(len(values))]
-    words = rule.levels or ("no", "yes")
-    return [words[int(place)] for place in np.abs(values * 1e6) % len(words)]
+    scattered, words = np.abs(values * 1e6), rule.levels or ("no", "yes")
+    match rule.kind:
+        case "comparison":
+            first, apart = scattered % len(words), 1 + scattered // len(words) % (len(words) - 1)
+            sides = (first, (first + apart) % len(words))
+            chosen = [[words[int(place)] for place in side] for side in sides]
+            return [*chosen, [repr(number) for number in numbers]] if rule.margin else chosen
+        case "number":
+            made = [repr(number) for number in numbers]
+        case "date":
+            start, form = datetime.fromisoformat(rule.origin), rule.format or "%Y-%m-%d"
+            days = SECONDS[rule.unit] / SECONDS["days"]
+            made = [(start + timedelta(days=int(number * days))).strftime(form) for number in numbers]
+        case "rating":  # every third is missing, in a table of one row per person
+            gaps = scattered % 3 < (0 if rule.items else 1)
+            made = ["" if gap else repr(number) for number, gap in zip(numbers, gaps, strict=True)]
+        case "person":  # of two ratings each
+            made = [str(place // 2) for place in range(len(values))]
+        case "item":
+            made = [items[place % len(items)] for place in range(len(values))]
+        case _:
+            made = [words[int(place)] for place in scattered % len(words)]
+    return [made]

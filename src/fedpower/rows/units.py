@@ -240,7 +240,6 @@ class FilledRows(OverRows):
         self._values = values
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
-        """Yield the rows, filled in."""
         for block in self.rows.blocks(max_rows):
             if is_sparse(block) or not np.isnan(np.sum(block)):
                 yield block
@@ -249,10 +248,6 @@ class FilledRows(OverRows):
             features = filled[:, : self.n_features]
             np.copyto(features, self._values, where=np.isnan(features))
             yield filled
-
-    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> RowSource:
-        kept = [(self.columns or ()).index(name) for name in columns]
-        return FilledRows(self.rows.select(columns, extra=extra), self._values[kept])
 
 
 # --- keys of persons --------------------------------------------------------------------------------------

@@ -130,11 +130,8 @@ class CodeBook:
         width = len(rule.features)
         low, high = np.array(rule.ranges, dtype=np.float64).T
         follow: dict[str, Any] = {"columns": rule.features, "bound": COMPARISON_BOUND, "low": low}
-        follow |= {
-            "high": high,
-            "offset": np.zeros(width),
-            "scale": np.append(np.ones(width - 1), rule.largest),
-        }
+        scale = np.append(np.ones(width - 1), rule.largest)
+        follow |= {"high": high, "offset": np.zeros(width), "scale": scale}
         same = all(np.array_equal(getattr(self, name), value) for name, value in follow.items())
         if not (self.is_draft or same):
             raise InputError("a code book of comparisons must have the numbers of its rule, got others")
@@ -162,15 +159,11 @@ class CodeBook:
             name = f"x{place}" if self.columns is None else self.columns[place]
             ends = f"from {self.low[place]:.4g} to {self.high[place]:.4g}"
             if outside > 0:
-                warnings.append(
-                    f"column '{name}': about {outside:.0%} of its cells are outside the range found, "
-                    f"{ends}; give its range"
-                )
+                found = f"about {outside:.0%} of its cells are outside the range found, {ends}"
+                warnings.append(f"column '{name}': {found}; give its range")
             elif self.found[place].endswith(UNSETTLED):
-                warnings.append(
-                    f"column '{name}': its spread is below the noise in the range {ends}; give a "
-                    "narrower range, or leave it out if it is constant"
-                )
+                found = f"its spread is below the noise in the range {ends}; give a narrower range"
+                warnings.append(f"column '{name}': {found}, or leave it out if it is constant")
         return warnings
 
     @property

@@ -228,9 +228,8 @@ class TableRules:
         """Return a rule for each of these columns, in their order; those without one hold numbers."""
         known = {rule.column: rule for rule in self.rules}
         read = {name for rule in self.rules for name in rule.columns[1:]}
-        return TableRules(
-            rules=tuple(known.get(column) or Rule(column=column) for column in columns if column not in read)
-        )
+        rules = (known.get(name) or Rule(column=name) for name in columns if name not in read)
+        return TableRules(rules=tuple(rules))
 
     def ranges(self, features: Sequence[str]) -> tuple[tuple[float, float] | None, ...]:
         """Return what features are between, by the rules; None where these do not say."""
@@ -270,10 +269,9 @@ def table_rules(content: Any, where: str) -> TableRules:
     kept = [rule for rule in rules.rules if rule.kind != "drop"]
     marked = sorted(rule.kind for rule in kept if rule.kind in ("person", "item") or rule.items)
     if marked and (marked != ["item", "person", "rating"] or len(kept) > len(marked)):
-        raise InputError(
-            f"the rules in {where} must be a person, an item and a rating with its items, and nothing "
-            f"else but columns to drop, got {', '.join(f'{rule.column} = {rule.kind}' for rule in kept[:4])}"
-        )
+        got = ", ".join(f"{rule.column} = {rule.kind}" for rule in kept[:4])
+        must = "a person, an item and a rating with its items, and nothing else but columns to drop"
+        raise InputError(f"the rules in {where} must be {must}, got {got}")
     require_alone(f"the rules in {where}", rules)
     return rules
 

@@ -49,9 +49,7 @@ def row_norms(block: Block) -> Vector:
     """Return each row's Euclidean norm; infinite where the squares overflow."""
     with np.errstate(over="ignore", under="ignore"):
         if is_sparse(block):
-            squares = np.bincount(
-                entry_rows(block), weights=block.data * block.data, minlength=block.shape[0]
-            )
+            squares = np.bincount(entry_rows(block), block.data * block.data, block.shape[0])
         else:
             squares = np.einsum("ij,ij->i", block, block)
         return np.asarray(np.sqrt(squares), dtype=np.float64)
@@ -142,9 +140,7 @@ class RowTreatment:
         values = rows.data if is_sparse(rows) else np.asarray(rows)
         if rows is not block and not np.isfinite(values).all():
             if not self.bounded:
-                raise InputError(
-                    "rows must stay finite when centered and scaled, got others; give them in other units"
-                )
+                raise InputError("rows must stay finite when centered and scaled, got others; change units")
             # Beyond float64's range a value becomes its largest number: the bound clips it.
             finite = np.nan_to_num(values)
             rows = with_data(rows, finite) if is_sparse(rows) else finite
