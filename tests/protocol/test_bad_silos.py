@@ -13,7 +13,7 @@ from spoilt import mutations
 from federations import closed_rounds, coordinator_of, deliver, parties_of, result_bytes
 from fedpower.errors import ProtocolError
 from fedpower.protocol.coordinator import Arrived, Asking, Coordinator, Receipt, Unreadable, drive
-from fedpower.protocol.messages import Enrolment, Message, Refusal, SessionKey, decode, encode
+from fedpower.protocol.messages import Enrolment, Member, Message, Refusal, SessionKey, decode, encode
 from fedpower.protocol.secure import signed_content
 
 BAD = "west"
@@ -117,9 +117,8 @@ def spoilt_last(coordinator: Coordinator, answer: Message) -> list[Message]:
     taken = coordinator.history[-1].answers["north"].key  # type: ignore[union-attr]
     found = []
     for key in (bytes(32), taken):
-        content = signed_content(
-            study=answer.study, run=answer.run, attempt=0, silo=BAD, n_rows=answer.body.n_rows, key=key
-        )
+        member = Member(silo=BAD, n_rows=answer.body.n_rows, key=key, signature=b"")
+        content = signed_content(member, answer.study, answer.run, 0)
         body = structs.replace(answer.body, key=key, signature=secure_silos.KEYS[BAD].sign(content))
         found.append(structs.replace(answer, body=body))
     return found

@@ -28,6 +28,10 @@ D = 6
 SIZES = {"north": 299, "south": 701}
 
 
+def named(sizes):
+    return {f"silo {place}": size for place, size in enumerate(sizes)}
+
+
 def published(*, seed: int = 0, center: bool = True) -> tuple[Coordinator, dict[str, QueryAnswer]]:
     study = replace(study_of("upload, moment"), center=center)
     rows = spiked_rows(n_rows=1000, n_features=D, rank=2)
@@ -89,7 +93,7 @@ def test_a_result_is_the_sum_of_what_the_silos_sent_with_that_noise_and_no_more(
     coordinator, answers = published(center=center)
     released = read(answers, center=center)
     moment, total = symmetric_of(mean_of(released, 0), D), float(mean_of(released, 2))
-    solution, smooth = coordinator.outcome, smoothing(study_of("upload, moment").budget, SIZES.values())
+    solution, smooth = coordinator.outcome, smoothing(study_of("upload, moment").budget, SIZES)
     assert smooth is not None
     bound = 14 * smooth.std * 8  # 14 standard deviations end every draw; means enter twice
     if center:
@@ -103,7 +107,7 @@ def test_a_result_is_the_sum_of_what_the_silos_sent_with_that_noise_and_no_more(
 
 def test_what_is_added_is_a_2_to_the_7th_of_the_noise_that_is_there():
     budget = priced("moment", n_features=60, center=True)
-    smooth = smoothing(budget, SIZES.values())
+    smooth = smoothing(budget, SIZES)
     assert smooth is not None
     noise = pooled_std(budget.study, SIZES)
     assert smooth.std == pytest.approx(SHARE * noise, rel=1e-6)
@@ -152,7 +156,7 @@ def test_what_float64_adds_is_within_the_proof_s_bound(sizes, d, center, seed):
     below, mean, trace = query.read(summed, n)
     computed = pack(symmetric_of(below, d), mean, trace)
     off = math.sqrt(sum((Fraction(x) - e) ** 2 for x, e in zip(computed, exact, strict=True)))
-    smooth = smoothing(budget, sizes)
+    smooth = smoothing(budget, named(sizes))
     assume(smooth is not None)  # one row beside many thousands: the lattice has no room
     steps = sum(s / n * whole_step(budget, s) for s in sizes) + math.sqrt(size) * smooth.spacing
     assert off <= smooth.error - 0.5 * steps * (1 - 1e-12)
@@ -162,11 +166,11 @@ def test_what_float64_adds_is_within_the_proof_s_bound(sizes, d, center, seed):
 @pytest.mark.parametrize("sizes", [[1000, 1000], [100, 900], [10**5] * 10])
 def test_the_price_of_digits_is_next_to_nothing(d, sizes):
     budget = priced("moment", n_features=d, iteration_rank=2, center=True)
-    smooth = smoothing(budget, sizes)
+    smooth = smoothing(budget, named(sizes))
     assert smooth is not None
     assert smooth.mu <= 1.004 * budget.total_mu / math.sqrt(len(sizes))
 
 
 def test_where_the_lattice_ends_nothing_is_added_and_nothing_is_claimed():
     budget = priced("moment", epsilon=60.0, n_features=2, iteration_rank=2)
-    assert smoothing(budget, [2**24] * 400) is None
+    assert smoothing(budget, named([2**24] * 400)) is None

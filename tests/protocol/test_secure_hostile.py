@@ -37,9 +37,9 @@ def there():
 
 def member(silo, n_rows, *, key=None, attempt=0, identity=None, study=STUDY):
     key = key or new_exchange_key().public_key().public_bytes_raw()
-    content = signed_content(study=study.digest, run=RUN, attempt=attempt, silo=silo, n_rows=n_rows, key=key)
-    signature = (identity or KEYS[silo]).sign(content)
-    return Member(silo=silo, n_rows=n_rows, key=key, signature=signature)
+    made = Member(silo=silo, n_rows=n_rows, key=key, signature=b"")
+    content = signed_content(made, study.digest, RUN, attempt)
+    return replace(made, signature=(identity or KEYS[silo]).sign(content))
 
 
 def put(session, *members):

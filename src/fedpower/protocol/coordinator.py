@@ -81,7 +81,6 @@ class Round(Struct, kw_only=True, forbid_unknown_fields=True):
 Exchange = Generator[Ask, Round, Any]
 """A solver or a part of one: yields questions, is sent closed rounds, returns its outcome."""
 
-
 logger = logging.getLogger(__name__)
 
 

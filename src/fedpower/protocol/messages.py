@@ -125,7 +125,6 @@ class Session(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, cac
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the session."""
         return _session_digest(self)
 
     @property
@@ -230,9 +229,7 @@ def decode_as(data: bytes, kind: type[_Kind]) -> _Kind:
         if rest:
             raise ValueError("trailing bytes")
     except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
-        raise ProtocolError(
-            "a message must have the fields of its kind, as this version of fedpower writes them"
-        ) from error
+        raise ProtocolError("a message must have the fields of its kind in this version") from error
     return record
 
 

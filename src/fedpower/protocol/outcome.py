@@ -11,7 +11,7 @@ from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import QueryAnswer, SessionKey
 from fedpower.protocol.publication import smoothing
 from fedpower.protocol.solvers import Solution, SolverSettings
-from fedpower.protocol.study import Budget, Study, epsilon_of_attempts, epsilon_within, masses
+from fedpower.protocol.study import Budget, Study, epsilon_of_attempts, epsilon_within
 from fedpower.sums.survey import STAGES
 
 
@@ -65,13 +65,11 @@ def conclude(coordinator: Coordinator, settings: SolverSettings) -> Outcome:
 PUBLISHED = "the published components and eigenvalues"
 """What the public sees of a fit, unless the pooled moment is published too."""
 
-
 USED_BEFORE = (
     "these noised moments went into an earlier run too. Two results from them could be compared, so the "
     "public gets no smaller epsilon than the coordinator. Nothing was charged again"
 )
 """A note of the privacy statement."""
-
 
 SMOOTHED = (
     "the public does not know the silos' noised moments. Of these SHAKE-256 made a little more noise, "
@@ -172,7 +170,7 @@ def _in_plain_sums(
     asked = [(closed.kind, len(closed.answers)) for closed in rounds if closed.kind != SCORES]
     if study.noise == "moment" and asked == [(MOMENT, len(sizes))] and not sampled:
         # The result is computed from one sum of everybody's noised moment, and that alone.
-        noise = smoothing(budget, sizes.values(), masses(sizes, study.weights).values())
+        noise = smoothing(budget, sizes)
     summed = noise is not None and noise.mu < mu
     if summed and not used_before:
         assert noise is not None

@@ -67,7 +67,7 @@ _STDS = 2.0
 """So many standard deviations of its noise the trace is taken to be off."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Clipping:
     """What the bound did to the rows, as far as releases tell."""
 
@@ -96,8 +96,7 @@ class Clipping:
             share = self.energy_least + _DOUBTED * (self.energy - self.energy_least)
             light = min(_LIGHT_CUT * math.sqrt(share), _ESTIMATED_CUT * share)
         cut = light + _HARD_CUT * share**2
-        found = np.full(n_features, cut)
-        return found if outside is None else found + _OUTSIDE * outside
+        return np.full(n_features, cut) + _OUTSIDE * (0.0 if outside is None else outside)
 
 
 def clipping_of(
@@ -112,8 +111,7 @@ def clipping_of(
     """Return what a bound did to rows: counted, or as a released moment's eigenvalues and trace show it."""
     if counted is not None:
         rows, energy = counted
-        known = {"energy": energy, "energy_least": energy, "energy_most": energy}
-        return Clipping(rows=rows, rows_most=1.0, counted=True, **known)
+        return Clipping(rows, 1.0, energy, energy, energy, counted=True)
     if math.isnan(trace):
         return None
     mean_square = 0.0 if center is None else float(center @ center)
@@ -128,14 +126,8 @@ def clipping_of(
     likely = _law(mean, shape, _USUAL)
     least = _law(mean - _STDS * std, _EVEN * shape, _LIGHT)
     most = _law(mean + _STDS * std, shape, _HEAVY)
-    return Clipping(
-        rows=likely[0],
-        rows_most=min(max(mean + _STDS * std, 0.0), 1.0),
-        energy=likely[1],
-        energy_least=least[1],
-        energy_most=most[1],
-        counted=False,
-    )
+    rows_most = min(max(mean + _STDS * std, 0.0), 1.0)
+    return Clipping(likely[0], rows_most, likely[1], least[1], most[1], counted=False)
 
 
 def _law(kept: float, shape: float, tails: float) -> tuple[float, float]:
@@ -164,8 +156,7 @@ def shares_cut(squared: Array, weights: Array) -> tuple[float, float]:
     """Return shares of rows and of energy that a bound of 1 cuts off."""
     energy = squared * weights
     energy = energy / energy.sum()
-    factors = np.minimum(1.0, 1.0 / squared)
-    left = float(energy @ factors)
+    left = float(energy @ np.minimum(1.0, 1.0 / squared))
     return float(weights[squared > 1.0].sum()), max(1.0 - left, 0.0)
 
 

@@ -1,10 +1,8 @@
-"""What is published of a sum of silos' releases: the sum with a little noise more, so that it hides
-them.
-"""
+"""What is published of a sum of silos' releases: the sum with a little more noise, which hides them."""
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 from fedpower.linalg import Array
 from fedpower.privacy.noise import gaussian_integers
 from fedpower.privacy.sensitivity import summary_size
-from fedpower.protocol.study import Budget
+from fedpower.protocol.study import Budget, masses
 from fedpower.sums.lattice import SIDE
 
 SHARE = 2.0**-7
@@ -55,7 +53,6 @@ class WordsOfKey:
         self._calls = 0
 
     def words(self, n: int) -> NDArray[np.uint64]:
-        """Return the next n words."""
         self._calls += 1
         stream = hashlib.shake_256(self._key + self._calls.to_bytes(8, "little"))
         return np.frombuffer(stream.digest(8 * n), dtype="<u8").astype(np.uint64)
@@ -71,18 +68,16 @@ def key_of(releases: Mapping[str, NDArray[np.integer[Any]]]) -> bytes:
     return digest.digest()
 
 
-def smoothing(budget: Budget, sizes: Iterable[int], masses: Iterable[int] | None = None) -> Smoothing | None:
+def smoothing(budget: Budget, sizes: Mapping[str, int]) -> Smoothing | None:
     """Return what to add to the sum of silos' noised moments; None where the lattice has no room for it."""
-    rows = list(sizes)
-    shares = rows if masses is None else list(masses)
-    m, n, d = len(rows), sum(shares), budget.study.n_features
+    mass = masses(sizes, budget.study.weights)
+    m, n, d = len(sizes), sum(mass.values()), budget.study.n_features
     size = summary_size(d, with_mean=budget.study.center)
-    weights = [share / n for share in shares]
-    pairs = list(zip(weights, rows, strict=True))
+    pairs = [(mass[name] / n, count) for name, count in sizes.items()]
     std = math.hypot(*(weight * budget.std(count) for weight, count in pairs))
     spacing = math.ldexp(1.0, math.frexp(SHARE * std)[1] - 1 - STEPS)
     scale = math.ceil(SHARE * std / spacing)
-    widest = max(budget.std(count) for count in rows)
+    widest = max(map(budget.std, sizes.values()))
     largest = (1.0 + 20.0 * widest * math.sqrt(d)) ** 2
     if 4.0 * largest / spacing + LARGEST_DRAW * scale > _LARGEST_SUM:
         return None

@@ -23,6 +23,7 @@ from fedpower.privacy.sensitivity import (
     of_moment,
     of_row_sum,
 )
+from fedpower.protocol.messages import decode_as, encode
 from fedpower.protocol.study import Budget, Study
 from fedpower.rows.units import PARTS, TALLY_PARTS
 from fedpower.rules.treatment import RowTreatment
@@ -33,7 +34,6 @@ from fedpower.sums.survey import SCORE_CELLS, STAGES, ScoreQuestion, Stage, Surv
 Integers = NDArray[np.int64]
 Exponents = Sequence[int]
 """By which powers of two the groups of an answer are multiplied."""
-
 
 Rows = LocalMoment | Survey
 """A silo's rows: treated, or yet to be prepared."""
@@ -114,9 +114,7 @@ class Moment:
         sums = rows.sums()
         parts = PARTS if self.per_unit else 1
         if (sums.parts, sums.n_rows) != (parts, rows.n_rows):
-            raise InputError(
-                f"noise must be made for the {sums.n_rows} rows that were summed, got {rows.n_rows}"
-            )
+            raise InputError(f"noise must be made for the {sums.n_rows} rows summed, got {rows.n_rows}")
         # Squares, and the trace, are shifted down where so many rows would not fit in a word.
         powers = list(exponents)
         on_diagonal, off = _triangle(self.n_features)
@@ -365,9 +363,7 @@ def query_of(study: Study, label: str, public: bytes = b"") -> Query:
         raise ProtocolError("a query must be one of those that the study lists")
     query = kind.parse(study, label, public)
     if query.sensitivity.size != terms.size:
-        raise ProtocolError(
-            f"the query {label!r} must have {query.sensitivity.size} numbers, got {terms.size}"
-        )
+        raise ProtocolError(f"query {label!r} must have {query.sensitivity.size} numbers, got {terms.size}")
     return query
 
 
@@ -390,6 +386,12 @@ def width_of(study: Study, label: str) -> int:
 _Vectors = tuple[Array | None, Array | None, Array | None, Array | None]
 """Low and high ends of ranges, offsets and scales of all columns, as far as a question has them."""
 
+
+class _Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    vectors: _Vectors
+    bound: float | None
+
+
 N_VECTORS = {"octaves": 0, "bins": 2, "zoom": 3, "means": 2, "norms": 4, MOMENT: 4}
 """How many of them the question of a stage has, and that of the moment; the third of ``zoom`` is 1 for
 the columns that are asked about, and 0 for others."""
@@ -400,7 +402,8 @@ _LARGEST_CELL = 1e150
 
 def _prepared(study: Study, label: str, public: bytes) -> tuple[_Vectors, float | None]:
     """Return the vectors and the bound of a question of preparation; refuse what bounds no row."""
-    vectors, bound = vectors_from_bytes(public)
+    question = decode_as(public, _Prepared)
+    vectors, bound = question.vectors, question.bound
     d, expected = study.n_features, N_VECTORS[label]
     if [vector is not None for vector in vectors] != [place < expected for place in range(4)] or any(
         vector.shape != (d,) or not (np.abs(vector) <= _LARGEST_CELL).all()
@@ -422,20 +425,4 @@ def _prepared(study: Study, label: str, public: bytes) -> tuple[_Vectors, float 
 
 def vectors_to_bytes(vectors: _Vectors, bound: float | None = None) -> bytes:
     """Return a question of preparation as silos are sent it."""
-    raw = [None if each is None else np.asarray(each, dtype="<f8").tobytes() for each in vectors]
-    return msgspec.msgpack.encode((*raw, bound))
-
-
-_Raw = bytes | None
-
-
-def vectors_from_bytes(public: bytes) -> tuple[_Vectors, float | None]:
-    """Return the vectors and the bound from the bytes of :func:`vectors_to_bytes`; refuse other bytes."""
-    try:
-        *raw, bound = msgspec.msgpack.decode(public, type=tuple[_Raw, _Raw, _Raw, _Raw, float | None])
-        low, high, offset, scale = (
-            None if each is None else np.frombuffer(each, "<f8").copy() for each in raw
-        )
-    except (msgspec.MsgspecError, ValueError):
-        raise ProtocolError("a question of preparation must be four vectors and a bound") from None
-    return (low, high, offset, scale), bound
+    return encode(_Prepared(vectors, bound))

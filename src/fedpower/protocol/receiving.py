@@ -119,9 +119,7 @@ def _demands(
             yield charged, "a number of charged attempts", f"0 to {study.attempts}"
             member = Member(silo=asked.silo, n_rows=body.n_rows, key=body.key, signature=body.signature)
             public = dict(study.identities).get(asked.silo)
-            signed = public and is_member(
-                member, public, study=study.digest, run=asked.run, attempt=question.attempt
-            )
+            signed = public and is_member(member, public, study.digest, asked.run, question.attempt)
             yield signed, "a signed key", "its silo's signature"
             fresh = body.key not in keys and gives_secret(body.key)
             yield fresh, "a key of a secure sum", "a secret that no other has"

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,16 +24,11 @@ Words = NDArray[np.uint64]
 class Plain:
     """The silo adds all of the noise; the coordinator reads its answer."""
 
-    n_rows: int
+    sizes: tuple[int, ...]
     key: bytes = b""
     purpose: str = ""
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return (self.n_rows,)
-
     def seal(self, words: Words) -> Words:
-        """Return the words."""
         return words
 
 
@@ -49,12 +45,8 @@ def recorded_as(study: Study, data: DataVersion | None) -> str:
 def _key(query: Query, study: Study, data: DataVersion | None, channel: Channel) -> str:
     """Return the identity of a question: equal questions get the stored answer."""
     version = "" if data is None else data.name
-    digest = hashlib.sha256()
-    for part in (query.label, version, study.ledger_name, channel.key, query.public):
-        content = part.encode() if isinstance(part, str) else part
-        digest.update(len(content).to_bytes(8, "little"))
-        digest.update(content)
-    return f"{query.label}:{digest.hexdigest()}"
+    parts = query.label, version, study.ledger_name, channel.key, query.public
+    return f"{query.label}:{hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()}"
 
 
 def _purpose(query: Query, study: Study, channel: Channel) -> str:

@@ -23,9 +23,7 @@ class Schedule:
         if self.explicit is not None:
             steps = self.explicit
             if not steps or min(steps) < 1 or list(steps) != sorted(set(steps)):
-                raise InputError(
-                    f"an explicit schedule must be increasing steps of at least 1, got {list(steps)}"
-                )
+                raise InputError(f"an explicit schedule must be increasing steps from 1, got {list(steps)}")
         elif self.local_steps < 1:
             raise InputError(f"local_steps must be at least 1, got {self.local_steps}")
 

@@ -161,16 +161,15 @@ def n_neighbours(n_silos: int, colluders: int) -> int:
     return min(k, n_silos - 1)
 
 
-def signed_content(*, study: str, run: str, attempt: int, silo: str, n_rows: int, key: bytes) -> bytes:
-    """Return what a silo signs when a session opens."""
-    return msgspec.msgpack.encode(("fedpower member 2", study, run, attempt, silo, n_rows, key))
+def signed_content(member: Member, study: str, run: str, attempt: int) -> bytes:
+    """Return what a silo signs when a session opens: all of a member but the signature."""
+    facts = study, run, attempt, member.silo, member.n_rows, member.key
+    return msgspec.msgpack.encode(("fedpower member 2", *facts))
 
 
-def is_member(member: Member, public: str, *, study: str, run: str, attempt: int) -> bool:
+def is_member(member: Member, public: str, study: str, run: str, attempt: int) -> bool:
     """Return whether the holder of the identity ``public`` signed a member's key and rows."""
-    content = signed_content(
-        study=study, run=run, attempt=attempt, silo=member.silo, n_rows=member.n_rows, key=member.key
-    )
+    content = signed_content(member, study, run, attempt)
     return len(member.key) == KEY_BYTES and is_signed(bytes.fromhex(public), member.signature, content)
 
 
@@ -208,9 +207,7 @@ def check_session(session: Session, study: Study, run: str) -> None:
     if len({member.key for member in session.members}) < len(names):
         raise ProtocolError("every silo of a session must have a key of its own, got one twice")
     for member in session.members:
-        signed = is_member(
-            member, identities[member.silo], study=session.study, run=session.run, attempt=session.attempt
-        )
+        signed = is_member(member, identities[member.silo], session.study, run, session.attempt)
         if member.n_rows < 1 or not signed:
             raise ProtocolError(f"every key must be signed by its silo, but that of {member.silo!r} is not")
 
@@ -340,15 +337,8 @@ class SiloSessions:
         if self.is_new(call, run):
             secret = new_exchange_key()
             key = secret.public_key().public_bytes_raw()
-            content = signed_content(
-                study=self._study.digest,
-                run=run,
-                attempt=call.attempt,
-                silo=self._name,
-                n_rows=self._n_rows,
-                key=key,
-            )
-            signature = self._identity.sign(content)
+            member = Member(silo=self._name, n_rows=self._n_rows, key=key, signature=b"")
+            signature = self._identity.sign(signed_content(member, self._study.digest, run, call.attempt))
             reply = SessionKey(n_rows=self._n_rows, key=key, signature=signature, charged=charged)
             self.attempt = _Attempt(run=run, number=call.attempt, reply=reply, secret=secret)
         assert self.attempt is not None

@@ -103,7 +103,7 @@ class ExactReleases:
         rows, center = self.rows, ask.center
         if ask.gains is None:
             return take_local_steps(
-                lambda basis: rows.product(basis, center), ask, total_variance=rows.summary.trace(center)
+                lambda basis: rows.product(basis, center), ask, rows.summary.trace(center)
             )
         gains = ask.gains[:, np.newaxis]
         return take_local_steps(
@@ -142,7 +142,7 @@ class PrivateReleases:
             data=data,
             ledger=ledger,
             noise=source,
-            channel=Plain(rows.n_rows),
+            channel=Plain((rows.n_rows,)),
         )
         self._moment: tuple[Moments, float, str] | None = None
 
@@ -162,9 +162,8 @@ class PrivateReleases:
                     f"charged for {charged} of {self._study.attempts} on these rows"
                 )
             name = f"{name}, attempt {charged + 1}"  # what was paid for pays for no other
-        self._ledger.check_affordable(
-            study=name, mu=self._budget.study_mu, slack_delta=self._budget.slack_delta
-        )
+        mu, slack_delta = self._budget.study_mu, self._budget.slack_delta
+        self._ledger.check_affordable(study=name, mu=mu, slack_delta=slack_delta)
 
     def open(self, call: OpenSession, *, run: str) -> SessionKey:
         sessions = self.sessions
@@ -238,9 +237,8 @@ class PrivateReleases:
         outcome = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
         total = float(np.mean(stored[:, -1])) if budget.with_trace else None
         std = budget.std(n_rows, norm_of(ask.center))
-        return structs.replace(
-            outcome, product=read_only(rounded(outcome.product, std)), total_variance=total
-        )
+        product = read_only(rounded(outcome.product, std))
+        return structs.replace(outcome, product=product, total_variance=total)
 
     def _noised_moment(self, run: str) -> tuple[Moments, float, str]:
         """Return the silo's noised moment, its trace and the run that it was released for."""
@@ -269,9 +267,7 @@ logger = logging.getLogger(__name__)
 _MOST_LOCAL_STEPS = 10_000
 """A bound on the work one question can make a silo do."""
 
-
 NOT_YOURS = "the silo could not answer; its operator's log says why"
-
 
 Releases = ExactReleases | PrivateReleases
 
@@ -303,9 +299,7 @@ class Silo:
             body = Refusal(reason=NOT_YOURS)
         else:
             self._report_clipped()
-        return Message(
-            study=self.study.digest, run=message.run, round=message.round, silo=self.name, body=body
-        )
+        return structs.replace(message, study=self.study.digest, silo=self.name, body=body)
 
     def _report_clipped(self) -> None:
         """Report to the operator, once and to nobody else, how many rows the bound shortened."""
@@ -416,20 +410,14 @@ def assemble(
         releases = ExactReleases(rows, study)
     else:
         if ledger is None:
-            raise InputError(
-                "a private study must be charged to a ledger; create one with `fedpower ledger create`"
-            )
+            raise InputError("a private study must have a ledger; create one with `fedpower ledger create`")
         if isinstance(source, SeededNoiseForExperiments) and not ledger.owner.for_experiments:
-            raise InputError(
-                f"the ledger of silo {name!r} must record private releases, got seeded noise, which anyone "
-                "who knows the seed can remove"
-            )
+            raise InputError(f"the ledger of silo {name!r} must record private releases, got seeded noise")
         sessions = None
         if study.is_secure:
             if identity is None:
                 raise InputError(
-                    f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
-                    "`fedpower node key`"
+                    f"silo {name!r} must have an identity for secure sums; make one with `fedpower node key`"
                 )
             sessions = SiloSessions(name, study, rows.n_rows, identity)
         releases = PrivateReleases(

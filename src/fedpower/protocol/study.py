@@ -127,7 +127,7 @@ class Study:
         must = "an identity must be 64 hexadecimal digits in lower case, as `fedpower node key` prints it"
         yield all(re.fullmatch("[0-9a-f]{64}", key) for key in keys), must
         must = (
-            f"a secure sum must have more silos than the {self.colluders} that may collude, got min_silos="
+            f"a secure sum must have more silos than the {self.colluders} that may collude, got "
             f"{self.min_silos} of {len(keys)}; bring more silos, declare fewer colluders or change min_silos"
         )
         yield not self.is_secure or 1 <= self.colluders < self.min_silos <= len(keys), must
@@ -245,6 +245,7 @@ class Budget:
                 f"got {epsilon:g}"
             )
         self.study, self.queries = study, study.queries
+        self._known = study.colluders if study.is_secure else None
         self.size = sum(terms.size * terms.times for terms in self.queries)
         self.distance = self.size * (1 + len(study.identities)) * TV_PER_INTEGER
         self.slack_delta = delta_with_distance(0.0, epsilon, self.distance)
@@ -295,10 +296,6 @@ class Budget:
         weight = study.mean_weight if study.center else 0.0
         moved = of_moment(study.n_features, mean_weight=weight, per_unit=study.counted_per_unit)
         return noise_for(moved, price.multiplier, sizes, known)
-
-    @property
-    def _known(self) -> int | None:
-        return self.study.colluders if self.study.is_secure else None
 
     @property
     def with_trace(self) -> bool:
@@ -425,7 +422,8 @@ def costly_sentence(study: Study, sizes: Mapping[str, int], thing: str = "row") 
     )
 
 
-class SolverChoice(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverChoice:
     """A solver and the reason for it, in one sentence."""
 
     solver: str

@@ -61,8 +61,7 @@ class Directions:
         return replace(self, draw=lambda: Angles(*(part[:rank] for part in self.angles)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Law:
+class _Law(NamedTuple):
     """What is drawn: a denoised matrix, and the standard deviations of what is added to its entries."""
 
     denoised: Array
@@ -258,9 +257,7 @@ def _angles_of_axes(
     groups += [group for group in np.array_split(order[first:], _TAIL) if group.size]
     size = np.array([group.size for group in groups], dtype=np.float64)
     times = np.sqrt(np.maximum.outer(size, size))
-    value, noise, cut = (
-        np.array([column[group].mean() for group in groups]) for column in (values, noise, cut)
-    )
+    value, noise, cut = (np.array([part[group].mean() for group in groups]) for part in (values, noise, cut))
     center = np.array([np.linalg.norm(center[group]) for group in groups])
     from_spread = np.add.outer(value, value) ** 2 / (2.0 * dim) if standardized else 0.0
     law = _Law(

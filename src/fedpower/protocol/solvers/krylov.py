@@ -39,7 +39,6 @@ class KrylovSettings(StepSettings):
 
     @property
     def width(self) -> int:
-        """Columns of a block."""
         wanted = _FRACTION_BLOCK if isinstance(self.rank, float) else self.study.iteration_rank
         return min(self.study.n_features, wanted)
 

@@ -1,8 +1,9 @@
 """The paper's Algorithms 1, 2 and 3, LocalPower, one-shot and drift-corrected steps [FP]."""
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -46,14 +47,10 @@ class PowerSettings(StepSettings):
 
     def __post_init__(self) -> None:
         if self.corrected and self.n_participants is not None:
-            raise InputError(
-                f"drift-corrected steps must hear every silo, got n_participants={self.n_participants}; "
-                "leave it out or use solver='krylov'"
-            )
+            raise InputError("drift-corrected steps must hear every silo; leave n_participants out")
         if self.corrected and isinstance(self.rank, float):
             raise InputError(
-                "drift-corrected steps must know the number of components, got "
-                f"{self.rank}; give a whole number or use solver='krylov'"
+                f"drift-corrected steps must know the number of components, got the fraction {self.rank}"
             )
 
     def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
@@ -87,13 +84,12 @@ class _Iteration(Steps):
         self.step = 0
         basis, change, converged = start, float("nan"), False
         schedule_steps = iter(settings.schedule.steps())
-        last = settings.n_steps if settings.n_steps is not None else settings.schedule.last_step
+        given = settings.n_steps if settings.n_steps is not None else settings.schedule.last_step
+        last = math.inf if given is None else given
         always = next(iter(self.sizes)) if settings.reference == "first" else None
-        while last is None or self.step < last:
-            stop = next(schedule_steps, None)
-            is_round = stop is not None and (last is None or stop <= last)
-            step_to = stop if stop is not None and is_round else last
-            assert step_to is not None
+        while self.step < last:
+            stop = next(schedule_steps, math.inf)
+            is_round, step_to = stop <= last, int(min(stop, last))
             n_local_steps, self.step = step_to - self.step, step_to
             shift = self.shift(n_local_steps)
             opened = yield from self.ask(
@@ -160,8 +156,7 @@ def _significant(values: Array, rank: int) -> int:
     return max(1, int((values[:rank] > floor).sum()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
+class _Point(NamedTuple):
     """A basis, its exact pooled product, and how far it is from invariant."""
 
     basis: Array
@@ -176,7 +171,6 @@ class _DriftCorrected(Steps):
     """Local steps without bias from heterogeneity, and a safeguard [FP §3.3, open question]."""
 
     def run(self, settings: PowerSettings, start: Array) -> Generator[Ask, Round, Solution]:
-        """Return the :class:`Solution`."""
         self.rank, self.n_steps, self.alignment = int(settings.rank), settings.n_steps, settings.alignment
         self.local_steps = next(iter(settings.schedule.steps()))
         best = yield from self._exact(start)

@@ -181,13 +181,11 @@ def octave_range(counts: Array, std: float, *, n_tests: int, n_cells: float) -> 
         noise = std * math.sqrt(last - first + 1)
         if other > _CERTAIN * noise or other > max(noise, _LIKE * own):
             first, last = min(first, mirrored.start), max(last, mirrored.stop - 1)
-    first, last, lack = _with_the_likeliest(counts, std, first, last, n_cells)
+    first, last, lack = _completed(counts, std, first, last, n_cells)
     return octave_edges(first)[0], octave_edges(last)[1], lack
 
 
-def _with_the_likeliest(
-    counts: Array, std: float, first: int, last: int, n_cells: float
-) -> tuple[int, int, float]:
+def _completed(counts: Array, std: float, first: int, last: int, n_cells: float) -> tuple[int, int, float]:
     """Return a range of octaves that lacks few of the cells, and the share that it lacks all the same."""
     zero = counts.size // 2
     one = int(octave_of(np.ones((1, 1)))[0, 0])

@@ -75,8 +75,9 @@ def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Excha
     basis, history = frozen(start), Answers(start)
     for step in range(n_steps):
         product, closed = yield from products.multiply(basis)
-        if len(basis) >= TALL:
-            _forget_products(closed)
+        if len(basis) >= TALL:  # the record keeps of answers what is asked of them later: no wide arrays
+            forgotten = {"product": read_only(np.empty((0, 0))), "basis": None}
+            closed.answers = {name: replace(body, **forgotten) for name, body in closed.answers.items()}
         history.add(product)
         before, (basis, left) = basis, history.next_basis(rank)
         vectors = basis @ left
@@ -94,14 +95,6 @@ def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Excha
         converged=False,
         law=products.law(products.heard),
     )
-
-
-def _forget_products(closed: Round) -> None:
-    """Leave of the answers in a round's record what is asked of them later: not their wide arrays."""
-    nothing = read_only(np.empty((0, 0)))
-    closed.answers = {
-        name: replace(body, product=nothing, basis=None) for name, body in closed.answers.items()
-    }
 
 
 class Answers:

@@ -79,11 +79,7 @@ def weighted_sum(matrices: Mapping[str, Array], weights: Mapping[str, float]) ->
 
 
 def align(
-    bases: Mapping[str, Array],
-    matrices: Mapping[str, Array],
-    *,
-    reference: Array,
-    alignment: Alignment = "procrustes",
+    bases: Mapping[str, Array], matrices: Mapping[str, Array], *, reference: Array, alignment: Alignment
 ) -> tuple[dict[str, Array], float]:
     """Return ``matrices`` rotated by the D of their ``bases``, and ρ_t [FP eqs. 3.2, 3.3]."""
     turns = {
@@ -109,9 +105,9 @@ class SiloSampler:
 
     def __post_init__(self) -> None:
         if self.n_participants is not None and not 1 <= self.n_participants <= len(self.sizes):
+            most = len(self.sizes)
             raise InputError(
-                f"n_participants must lie between 1 and the {len(self.sizes)} silos, got "
-                f"{self.n_participants}; choose a number in between"
+                f"n_participants must lie between 1 and the {most} silos, got {self.n_participants}"
             )
 
     @property
@@ -138,15 +134,12 @@ class SiloSampler:
 
     def weights(self, answered: Iterable[str]) -> dict[str, float]:
         """Return the weight of each silo that answered; they add up to one."""
-        names = list(answered)
         if self.drawn is None:
-            raw = {name: float(self.sizes[name]) for name in names}
-        else:
-            raw = {name: float(self.drawn.count(name)) for name in names}
-        if not any(raw.values()):  # only the reference answered, and it was not drawn
-            raw = dict.fromkeys(names, 1.0)
-        total = sum(raw.values())
-        return {name: value / total for name, value in raw.items()}
+            return shares(answered, self.sizes)
+        times = {name: self.drawn.count(name) for name in answered}
+        if not any(times.values()):  # only the reference answered, and it was not drawn
+            times = dict.fromkeys(times, 1)
+        return shares(times, times)
 
 
 def enrol() -> Exchange:

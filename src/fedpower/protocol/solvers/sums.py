@@ -87,11 +87,6 @@ class Sums:
     def n_rows(self) -> int:
         return sum(self.sizes.values())
 
-    @property
-    def moment_std(self) -> float:
-        """The noise on the diagonal of :meth:`moment`; 0 where nothing is noised."""
-        return pooled_std(self.study, self.sizes)
-
     def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
         """Return the sum of all answers; a silo that misses one of a plain study is asked nothing more."""
         answers = yield from self._answers(query)
@@ -124,32 +119,31 @@ class Sums:
             query = moment_of(study, public)
             sums = yield from self.total(query, weights=study.weights)
             below, mean, trace = query.read(sums.values, self.n_rows)
-            found = self._published(symmetric_of(below, study.n_features), mean, trace, sums.answers)
+            moment, center, trace = self._published(below, mean, trace, sums.answers)
         else:
             opened = yield self._ask(AskMoment(label="moment"))
             answers: dict[str, MomentPart] = opened.answers
             self._close(opened, answers)
             remarks = _copies(answers, self.sizes)
-            found = pool(answers, masses(self.sizes, study.weights), study.n_features)
-        moment, center, trace = found
+            moment, center, trace = pool(answers, masses(self.sizes, study.weights), study.n_features)
         return Pooled(
             moment=moment,
             center=center,
             total_variance=trace,
-            noise_std=self.moment_std,
+            noise_std=pooled_std(study, self.sizes),
             mean_weight=study.mean_weight,
             remarks=tuple(remarks),
         )
 
     def _published(
-        self, moment: Array, mean: Array | None, trace: float, answers: Mapping[str, Words]
+        self, below: Array, mean: Array | None, trace: float, answers: Mapping[str, Words]
     ) -> Moments:
         """Return a pooled moment about its mean, with a little noise more where it can be published."""
         study, budget, smooth = self.study, self.study.budget, None
+        moment = symmetric_of(below, study.n_features)
         # The public knows the code book of a preparation too, which is no part of that sum.
         if budget is not None and study.noise == "moment" and not (self.session or study.preparation):
-            mass = masses(self.sizes, study.weights)
-            smooth = smoothing(budget, self.sizes.values(), mass.values())
+            smooth = smoothing(budget, self.sizes)
         if smooth is not None:  # only those who know everybody's noised moment can compute the key
             c, d = study.mean_weight, study.n_features
             vector = smooth(pack(moment, mean, trace, c), key_of(answers))
