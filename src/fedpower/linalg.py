@@ -26,10 +26,8 @@ def orth(product: Array) -> Array:
     R has a non-negative diagonal: for full column rank the factor is unique. A rank-deficient product still
     gives orthonormal columns: Householder QR completes the basis.
     """
-    if len(product) >= TALL:
-        tall = _cholesky_qr(product)
-        if tall is not None:
-            return tall
+    if len(product) >= TALL and (tall := _cholesky_qr(product)) is not None:
+        return tall
     basis, triangle = np.linalg.qr(product)
     signs = np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
     return np.ascontiguousarray(basis * signs)

@@ -211,10 +211,9 @@ class Noise:
 
     def holds(self, integers: NDArray[np.int64]) -> bool:
         """Return whether entries are as large as rows, bound and noise allow; loose, and for certain."""
-        parts = [integers[place] for place, *_ in self._parts()]
         return all(
-            -limit <= int(part.min(initial=0)) and int(part.max(initial=0)) <= limit
-            for part, limit in zip(parts, self.limits(), strict=True)
+            -limit <= int(integers[place].min(initial=0)) and int(integers[place].max(initial=0)) <= limit
+            for (place, *_), limit in zip(self._parts(), self.limits(), strict=True)
         )
 
     def limits(self) -> list[int]:
@@ -285,18 +284,12 @@ def of_moment(n_features: int, *, mean_weight: float = 0.0, per_unit: int = 0) -
     within = 0 <= mean_weight <= LARGEST_MEAN_WEIGHT
     require(within, "mean_weight", f"between 0 and {LARGEST_MEAN_WEIGHT}, where lemma 1 holds", mean_weight)
     c, parts = Fraction(mean_weight), UNIT_PARTS if per_unit else 1
-    one, square = Fraction(1), SIDE**2
-    mean = [Group(n_features, 2 * (c * SIDE / parts) ** 2, SIDE * parts)] if mean_weight else []
-    below = n_features * (n_features - 1) // 2
-    return Sensitivity(
-        2 * ((1 + c**2) * square * max(1, per_unit)) ** 2,
-        (
-            Group(n_features, one, square),
-            *([Group(below, 2 * one, square)] if below else []),
-            *mean,
-            Group(1, one, square),
-        ),
-    )
+    d, one, square = n_features, Fraction(1), SIDE**2
+    moved = 2 * ((1 + c**2) * square * max(1, per_unit)) ** 2
+    diagonal, below = Group(d, one, square), Group(d * (d - 1) // 2, 2 * one, square)
+    mean = Group(d if mean_weight else 0, 2 * (c * SIDE / parts) ** 2, SIDE * parts)
+    groups = (diagonal, below, mean, Group(1, one, square))
+    return Sensitivity(moved, tuple(group for group in groups if group.length))
 
 
 def of_counts(size: int, *, counted: int = 1, per_unit: int = 0) -> Sensitivity:
@@ -310,14 +303,9 @@ def of_means(n_features: int, *, per_unit: int = 0) -> Sensitivity:
     """Return that of Σ q, Σ q² and the number of cells of each column, |q| ≤ Q (lemma 3)."""
     parts, d = TALLY_PARTS if per_unit else 1, n_features
     moved = 4 * whole("n_features", d) * CELL_SIDE**4 * (max(1, per_unit) * parts) ** 2
-    return Sensitivity(
-        Fraction(moved),
-        (
-            Group(d, Fraction(CELL_SIDE**2), CELL_SIDE * parts),
-            Group(d, Fraction(1), CELL_SIDE**2 * parts),
-            Group(d, Fraction(CELL_SIDE**4), parts),
-        ),
-    )
+    cells = Group(d, Fraction(CELL_SIDE**2), CELL_SIDE * parts)
+    squares = Group(d, Fraction(1), CELL_SIDE**2 * parts)
+    return Sensitivity(Fraction(moved), (cells, squares, Group(d, Fraction(CELL_SIDE**4), parts)))
 
 
 def of_clipped_product(clip: float, width: int, n_features: int) -> tuple[Sensitivity, int]:

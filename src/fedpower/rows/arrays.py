@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -353,12 +352,6 @@ def h5ad_source(path: Path, name: str) -> ArraySource:
         return placed(name, shape, stored["data"].dtype, opened, **facts).named(names)
 
 
-def is_anndata(data: Any) -> bool:
-    """Whether the object is an AnnData, without importing anndata."""
-    anndata = sys.modules.get("anndata")
-    return anndata is not None and isinstance(data, anndata.AnnData)
-
-
 def anndata_source(data: Any, name: str) -> ArraySource:
     """Return the source of an AnnData's ``X``; one that is backed by a file is streamed from there."""
     if data.isbacked:
@@ -372,11 +365,6 @@ def anndata_source(data: Any, name: str) -> ArraySource:
 
 
 # --- Dask -------------------------------------------------------------------------------------------------
-
-
-def dask(module: str = "") -> Any:
-    """Return dask or one of its modules, imported on first use."""
-    return import_module(f"dask.{module}" if module else "dask")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -420,7 +408,8 @@ def _partition_source(
 
 def is_dask(data: Any) -> bool:
     """Whether the object is a Dask array or data frame, without importing Dask."""
-    return "dask" in sys.modules and bool(dask("base").is_dask_collection(data))
+    base = sys.modules.get("dask.base")
+    return base is not None and bool(base.is_dask_collection(data))
 
 
 def dask_source(collection: Any, name: str | None) -> DaskSource:

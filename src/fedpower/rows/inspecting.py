@@ -168,11 +168,10 @@ def stored_types(source: RowSource) -> dict[str, _Type]:
     assert isinstance(source, TableSource), "it was inspected"
 
     def type_of(dtype: Any) -> _Type:
-        if dtype == pl.Boolean:
-            return "yes/no"
-        if dtype is not None and dtype.is_temporal():
-            return "date" if dtype in (pl.Date, pl.Datetime) else "untold"
-        return "number" if dtype is not None and dtype.is_numeric() else "untold"
+        if dtype in (pl.Date, pl.Datetime):
+            return "date"
+        is_number = dtype is not None and dtype.is_numeric()
+        return "yes/no" if dtype == pl.Boolean else "number" if is_number else "untold"
 
     return {name: type_of(source.table.cells[name].dtype) for name in source.columns}
 

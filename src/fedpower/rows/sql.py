@@ -130,13 +130,9 @@ class SqlQuery:
                 got = "none" if value in (None, "") else type(value).__name__
                 raise InputError(f"{key.name} of a query must be text, got {got}")
         first = _FIRST_WORD.match(self.query)
-        if not first or first[1].upper() not in (
-            "SELECT",
-            "WITH",
-            "VALUES",
-        ):  # and the connection is read-only
-            got = "another statement" if first and first[1] else "none"
-            raise InputError(f"query must be a SELECT, got {got}")
+        word = first[1].upper() if first else ""
+        if word not in ("SELECT", "WITH", "VALUES"):  # and the connection is read-only
+            raise InputError(f"query must be a SELECT, got {'another statement' if word else 'none'}")
         address = self.address
         given = [key for key in ("user", "password_env", "password_file") if getattr(self, key) is not None]
         if address.path is not None and given:

@@ -39,10 +39,7 @@ def torch() -> Any:
 def open_device(name: str) -> str:
     """Return the device of this name as PyTorch calls it, or refuse one that is not there."""
     if importlib.util.find_spec("torch") is None:
-        raise InputError(
-            f"device={name!r} must have PyTorch, got none installed; run {installing('torch')}, or leave "
-            "the device out"
-        )
+        raise InputError(f"device={name!r} must have PyTorch, got none installed; run {installing('torch')}")
     try:
         made = torch().empty(1, dtype=torch().float64, device=name)
         made += 1
@@ -58,9 +55,7 @@ def require_dense(source: RowSource, device: str) -> None:
     """Refuse rows that a device cannot sum."""
     require_no_unit(source, f"the device {device!r}")
     if source.sparse:
-        raise InputError(
-            f"{source.name} must be dense to be computed on a device, got sparse rows; leave the device out"
-        )
+        raise InputError(f"{source.name} must be dense on a device, got sparse rows; leave the device out")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,10 +80,7 @@ def is_tensor(data: Any) -> bool:
 def tensor_source(tensor: Any, name: str) -> TensorSource:
     """Return the source of a tensor's rows; its gradients play no part."""
     if tensor.layout is not torch().strided:
-        raise InputError(
-            f"{name} must be a dense tensor, got layout {tensor.layout}; give tensor.to_dense() or a "
-            "SciPy sparse matrix"
-        )
+        raise InputError(f"{name} must be a dense tensor, got layout {tensor.layout}; use tensor.to_dense()")
     require_matrix(name, tuple(tensor.shape), np.dtype("c8" if tensor.is_complex() else "f8"))
     rows, width = tensor.shape
     wide = not tensor.is_floating_point() and tensor.element_size() > 4

@@ -351,27 +351,19 @@ class ClippedQuestion:
         clip = struct.unpack_from("<d", public)[0] if len(public) == expected else math.nan
         if not LEAST_CLIP <= clip <= 1.0:
             raise ProtocolError(
-                "a clipped product must be asked for with the width that was agreed on, a clip between "
-                "2**-8 and 1 and a centre where the study centres, got another question; send what the sums "
-                "before give"
+                "a clipped product must be asked for with the width agreed on, a clip from 2**-8 to 1 and a "
+                "centre where the study centres, got another question"
             )
         numbers = np.frombuffer(public, dtype="<i4", offset=8).astype(np.int32)
         basis = numbers[: n_features * width].reshape(n_features, width)
         about = numbers[n_features * width :] if center else None
         made = cls(clip=clip, basis=basis, center=about)
-        if not made.is_orthonormal:
-            raise ProtocolError(
-                "a basis must have orthonormal columns to 1e-6, got one that has not; orthonormalise it first"
-            )
+        real = made.real_basis
+        if not np.linalg.norm(real.T @ real - np.eye(width)) <= SLANT:
+            raise ProtocolError("a basis must have orthonormal columns to 1e-6, got others")
         if about is not None and np.abs(about.astype(np.int64)).max(initial=0) > SIDE:
             raise ProtocolError("a centre must have norm 1 at most, got a longer one; send the mean")
         return made
-
-    @property
-    def is_orthonormal(self) -> bool:
-        """Whether ‖ZᵀZ − I‖_F is so small that the sensitivity below holds."""
-        real = self.real_basis
-        return bool(np.linalg.norm(real.T @ real - np.eye(real.shape[1])) <= SLANT)
 
 
 def clipped_scale(clip: float) -> float:

@@ -4,13 +4,14 @@ import copy
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.linalg import moment_factor
-from fedpower.rows.arrays import DaskSource, dask
+from fedpower.rows.arrays import DaskSource
 from fedpower.rows.networks import network_of
 from fedpower.rows.plink import fill_missing
 from fedpower.rows.source import RowSource, Watch, block_rows, require_count
@@ -110,8 +111,7 @@ class LocalMoment:
             total = self.summary.trace()
         if not np.isfinite(total):
             raise InputError(
-                f"the squares of the values of {self.source.name} must stay within float64, got larger "
-                "ones; give the columns in other units"
+                f"squares of values of {self.source.name} must stay within float64; give other units"
             )
 
     @property
@@ -173,9 +173,7 @@ class LocalMoment:
         """Return F = Λ^½Uᵀ, q×d, of the moment about `center`: it is FᵀF; for fewer rows than columns."""
         n_rows, width = self.n_rows, self.source.n_features
         if n_rows > width or 8 * n_rows * width > MOST_FACTOR_BYTES:
-            raise InputError(
-                f"a factor must be of few rows, got {n_rows} rows of {width} columns in {self.source.name}"
-            )
+            raise InputError(f"a factor must be of few rows, got {n_rows} by {width} in {self.source.name}")
         parts, weight = [], 0.0
         for block in full_blocks(self.source, block_rows(width), self.watch):
             features, persons = (block, None) if self._unit is None else self._unit.parted(block)
@@ -377,7 +375,7 @@ def _moment_mib(n_features: int, density: float | None) -> float:
 
 def _dask_total(rows: EnrolledRows, make: Callable[[], S], max_rows: int) -> S:
     """Return the merged sums of all partitions that have rows, once they are those enrolled."""
-    delayed, source = dask().delayed, rows.rows
+    delayed, source = import_module("dask").delayed, rows.rows
     assert isinstance(source, DaskSource)
     how = delayed((make, max_rows, rows.key), pure=False)
     parts = [delayed(_dask_sum, pure=False)(partition, opener, how) for partition, opener in source.openers()]

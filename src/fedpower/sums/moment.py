@@ -140,9 +140,7 @@ class ScatterSum:
         with np.errstate(over="ignore", invalid="ignore"):
             mean = (np.ones(len(rows)) if weights is None else weights) @ rows / weight
             if not np.isfinite(mean).all():
-                raise NotFiniteError(
-                    "rows must have finite sums, got others; give the columns in other units"
-                )
+                raise NotFiniteError("rows must have finite sums, got others; give other units")
             if bool(np.any(mean * mean > _FAR**2 * rows[:_PROBE_ROWS].var(axis=0))):
                 rows = rows - mean
             else:

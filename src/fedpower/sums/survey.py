@@ -20,7 +20,7 @@ from fedpower.sums.lattice import CRows, Integers, Shift
 from fedpower.sums.local import KernelChoice, LocalMoment, Reading
 from fedpower.sums.passes import enrolled, spooled
 from fedpower.sums.reduce import NotFiniteError, reduce, room, shares_blocks
-from fedpower.values import Matrix, Vector, cached_property, is_sparse
+from fedpower.values import Matrix, Vector, cached_property, is_sparse, shown
 
 StageKind = Literal["octaves", "bins", "zoom", "means", "norms"]
 STAGES: tuple[StageKind, ...] = ("octaves", "bins", "zoom", "means", "norms")
@@ -377,7 +377,6 @@ ONLY_YOU = "(for your eyes only)"
 _FAR = 2.0  # scales between a column's mean and the others'
 _NARROW = 20.0  # or how many times less it spreads than they do, elsewhere than around their mean
 _FEW = 10  # rows of a silo of which nothing is said: they may be anywhere by chance
-_MOST_COLUMNS = 5  # that are named
 
 
 def other_words(source: RowSource) -> dict[str, tuple[int, int]]:
@@ -427,9 +426,8 @@ def units_warning(
     odd = [int(place) for place in np.flatnonzero(far | narrow) if place not in levels]
     if not odd:
         return []
-    listed = ", ".join(repr(columns[place]) if columns else f"x{place}" for place in odd[:_MOST_COLUMNS])
-    more = f" and {len(odd) - _MOST_COLUMNS} more" if len(odd) > _MOST_COLUMNS else ""
+    listed = shown([columns[place] if columns else f"x{place}" for place in odd])
     return [
-        f"the values of {rows.source.name} in {listed}{more} are far from those of all silos together; check "
+        f"the values of {rows.source.name} in {listed} are far from those of all silos together; check "
         f"that {'it is' if len(odd) == 1 else 'they are'} in the agreed units {ONLY_YOU}"
     ]
