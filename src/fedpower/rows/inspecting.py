@@ -114,8 +114,7 @@ class ColumnLook:
             self.n_odd = 0 if self.type == stored != "number" else present - covered.get(self.type, present)
         if self.levels is not None:
             self.levels = dict(sorted(self.levels.items(), key=lambda level: (-level[1], level[0])))
-        numbers = np.concatenate([*self.numbers, np.zeros(0)])
-        numbers = numbers if self.type == "number" else numbers[:0]
+        numbers = np.concatenate([*(self.numbers if self.type == "number" else ()), np.zeros(0)])
         if numbers.size:
             self.low, self.high = float(numbers.min()), float(numbers.max())
         self.doubts = list(_doubts(self, numbers))

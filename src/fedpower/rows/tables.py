@@ -242,17 +242,14 @@ def as_texts(values: Iterable[Any]) -> pl.Series:
 @contextmanager
 def polars_runs(name: str, must: str) -> Iterator[None]:
     """Turn what Polars raises, which may quote cells, into one sentence."""
-    failed = ""
     try:
         yield
     except InputError:
         raise
     except pl.exceptions.DuplicateError:
-        failed = "must have distinct column names, got one more than once"
+        raise InputError(f"{name} must have distinct column names, got one more than once") from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, ValueError) as error:
-        failed = f"must be {must}, got {type(error).__name__} from Polars"
-    if failed:
-        raise InputError(f"{name} {failed}") from None
+        raise InputError(f"{name} must be {must}, got {type(error).__name__} from Polars") from None
 
 
 def lazy_read(scan: Callable[[], pl.LazyFrame], name: str, must: str) -> Read:
