@@ -4,6 +4,7 @@ import csv
 import json
 import sqlite3
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import pytest
 from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed
 from row_forms import write_sqlite, write_xlsx
 
+from fedpower.cli import silos
 from fedpower.report import read_result
 from genotypes import people, write_bed
 from layers import planted, write_layer, write_nodes
@@ -52,6 +54,18 @@ def test_every_way_to_write_the_same_rows_gives_the_same_fit(here):
     assert "Silos: north (60 rows), south (50 rows), east (40 rows)" in " ".join(done.stdout.split())
     succeed("fit", "north/part-*.csv", "south.toml", "wards.xlsx#east", *EXACT, "-o", "pattern")
     same_axes(components("pattern"), components())
+
+
+def test_doubtful_columns_are_noted_for_the_operator_and_a_file_is_opened_once(here, monkeypatch):
+    frame("north").assign(patient_id=range(60), site=1).to_csv("odd.csv", index=False)
+    opened = Mock(wraps=silos.open_source)
+    monkeypatch.setattr(silos, "open_source", opened)
+    noted = succeed("fit", "odd.csv", "--drop", "site", *EXACT).stderr
+    assert "column 'patient_id' of odd.csv is named like an id and all different, as an id is" in noted
+    assert "--drop patient_id" in noted
+    assert "site" not in noted
+    assert opened.call_count == 2  # once for the names of its columns
+    assert "'site' of odd.csv is constant" in succeed("fit", "odd.csv", *EXACT, "-o", "both").stderr
 
 
 def test_parts_given_as_silos_of_their_own_are_noted(here):

@@ -72,7 +72,7 @@ class Analysis(BaseEstimator):
         """Compute the analysis of a released covariance and return itself."""
         if self.needs_covariance and not moment.centered:
             raise InputError(
-                "a moment must be about the mean for this analysis, got one about the origin; use center=True"
+                "a moment must be about the mean for this analysis, got one about the origin; centre it"
             )
         self._check_parameters()
         self.moment_, self.columns_ = moment, list(moment.names)

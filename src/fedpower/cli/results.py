@@ -16,7 +16,6 @@ from fedpower.cli.console import bar_of, counted, note, print_json, print_table,
 from fedpower.cli.options import PATH, READING, Command, option, options, output, reading_of
 from fedpower.errors import InputError
 from fedpower.linalg import Array, orth, principal_angles
-from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.report.export import (
     score_picture,
@@ -91,7 +90,7 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
     print_table(None, headings[:columns], [row[:columns] for row in rows], numbers=headings[:4])
     say(*findings(result))
     record, solver = result.run, result.solver
-    things = f"{counted_as(record['parameters'])}s"
+    things = f"{result.record.counted}s"
     sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} {things})" for silo in record["silos"])
     names = f" ({', '.join(and_more(result.feature_names))})" if result.feature_names else ""
     say(

@@ -254,9 +254,8 @@ def _check_bounded(moments: Moments, study: Study) -> None:
             continue
         rule = moment.treatment
         if not rule.bounded or rule.digest() != study.treatment:
-            raise InputError(
-                f"the rows of silo {name!r} must be treated as the private study says, got another treatment"
-            )
+            must = f"the rows of silo {name!r} must be treated as the private study says"
+            raise InputError(f"{must}, got another treatment")
 
 
 # --- rounds and threads ----------------------------------------------------------------------------

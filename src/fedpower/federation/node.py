@@ -73,11 +73,8 @@ class Node:
         """Explain to the operator why nothing happens; FLARE tries again without end."""
         if not self._links.connected():
             place = f"{self._settings.host}:{self._settings.port}"
-            logger.warning(
-                "no connection to the coordinator at %s yet; is it running, with a certificate of this "
-                "kit's authority? Trying again",
-                place,
-            )
+            hint = "is it running, with a certificate of this kit's authority? Trying again"
+            logger.warning("no connection to the coordinator at %s yet; %s", place, hint)
 
     def _end_with_vault(self) -> None:
         """End as soon as the vault hangs up, also between questions: a silo needs both."""

@@ -102,10 +102,9 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             raise ProtocolError(f"{who} must be named in study {study.name!r}, got {', '.join(study.silos)}")
         agreed = study.digest if self.agrees.study is None else self.agrees.study
         if not _HASH.fullmatch(agreed):
-            raise ProtocolError(
-                f"study in [agrees] of {self.path} must be all 64 digits of its hash, got {agreed!r}; "
-                f'compare the whole hash with the other parties and paste study = "{study.digest}"'
-            )
+            must = f"study in [agrees] of {self.path} must be all 64 digits of its hash"
+            hint = f'compare the whole hash with the other parties and paste study = "{study.digest}"'
+            raise ProtocolError(f"{must}, got {agreed!r}; {hint}")
         if agreed != study.digest:
             raise ProtocolError(
                 f"{who} agreed to the study {agreed}, got the study {study.digest}; read it with "
@@ -150,10 +149,8 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
     def _network(self, study: StudyFile, name: str) -> RowSource:
         data, network = self.data, study.options.network
         if data.query or data.drop or data.extra_columns != "refuse" or self.columns != Columns():
-            raise InputError(
-                f"[data] of {self.path} must have the path of a network and its format, got a query, "
-                "drop, extra_columns or [columns]"
-            )
+            must = f"[data] of {self.path} must have the path of a network and its format"
+            raise InputError(f"{must}, got a query, drop, extra_columns or [columns]")
         assert network is not None, "the study is one of networks"
         return open_network(
             self.path.parent / str(data.path),
@@ -174,11 +171,10 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
         if not path.exists():
             epsilon, delta = (name[0].upper() if cap[name] is None else f"{cap[name]:g}" for name in _CAP)
             owner = self.name if self.data.name is None else f"{self.name} --data {self.data.name}"
-            raise LedgerError(
-                f"silo {self.name!r} must have its ledger, got none at {path}; put it back or, if there "
-                f"has never been one, make it with `fedpower ledger create "
-                f"{shlex.quote(str(path))} --silo {owner} --epsilon {epsilon} --delta {delta}`"
-            )
+            must = f"silo {self.name!r} must have its ledger, got none at {path}"
+            hint = "put it back or, if there has never been one, make it with `fedpower ledger create"
+            options = f"--silo {owner} --epsilon {epsilon} --delta {delta}"
+            raise LedgerError(f"{must}; {hint} {shlex.quote(str(path))} {options}`")
         with Ledger.open(path) as ledger:
             ledger.check_owner(self.name, self.data.name)
             for name, given in cap.items():

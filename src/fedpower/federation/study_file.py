@@ -212,10 +212,8 @@ def _check(study: StudyFile) -> None:
         require((count or 1) <= len(study.silos), name, f"at most the {len(study.silos)} silos", count)
     if treatment is not None:
         if options.is_private and not treatment.bounded:
-            raise InputError(
-                "a private study with its own centres, scales or settings must bound the norm of a row, "
-                "got neither row_norm nor normalize in [rows]"
-            )
+            must = "a private study with its own centres, scales or settings must bound the norm of a row"
+            raise InputError(f"{must}, got neither row_norm nor normalize in [rows]")
         treatment.check_width(len(study.columns))
     within = study.grace is None or 0 <= study.grace <= study.deadline
     require(within, "grace", f"between 0 and the deadline of {study.deadline:g} s", study.grace)

@@ -612,10 +612,8 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             raise self._damaged()
 
     def _damaged(self) -> LedgerError:
-        return LedgerError(
-            f"ledger {self._label} must be whole but is damaged or no ledger; put back the file as it was "
-            "last written: restoring an older copy erases recorded spending"
-        )
+        hint = "put back the file as it was last written: an older copy erases recorded spending"
+        return LedgerError(f"ledger {self._label} must be whole but is damaged or no ledger; {hint}")
 
     def _refusal(self, error: sqlite3.Error) -> LedgerError:
         if isinstance(error, sqlite3.ProgrammingError):

@@ -199,8 +199,7 @@ def check_session(session: Session, study: Study, run: str) -> None:
         raise ProtocolError("a session must be of the study and run that it is sent in, got another")
     if names != [name for name in identities if name in set(names)]:
         raise ProtocolError("a session must name silos of the study, each once and in the study's order")
-    if len(names) < study.min_silos:
-        least = study.min_silos
+    if len(names) < (least := study.min_silos):
         raise ProtocolError(
             f"a session must have the {least} silos that the study asks for, got {len(names)}"
         )
@@ -370,9 +369,7 @@ class SiloSessions:
                 f"{len(self._study.queries)} comes before sum {ask.index + 1}"
             )
         if attempt.asked.setdefault(ask.index, question) != question:
-            raise ProtocolError(
-                "a secure sum must be asked for once in a session, but had other numbers before"
-            )
+            raise ProtocolError("a secure sum must be asked for once in a session, got other numbers before")
         if attempt.chain is None and attempt.secret is not None:
             attempt.chain = MaskChain(self._name, session, attempt.secret, self._study.colluders)
             attempt.secret = None

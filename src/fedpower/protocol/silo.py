@@ -416,9 +416,7 @@ def assemble(
         sessions = None
         if study.is_secure:
             if identity is None:
-                raise InputError(
-                    f"silo {name!r} must have an identity for secure sums; make one with `fedpower node key`"
-                )
+                raise InputError(f"silo {name!r} must have an identity; make one with `fedpower node key`")
             sessions = SiloSessions(name, study, rows.n_rows, identity)
         releases = PrivateReleases(
             rows, study, ledger=ledger, source=source or SystemNoise(), data=data, sessions=sessions

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -167,6 +166,18 @@ def _damaged(name: str, kind: str = "NumPy") -> InputError:
     return InputError(f"{name} must be a complete {kind} file, got one that is truncated or damaged")
 
 
+@contextmanager
+def _intact(name: str, kind: str = "NumPy") -> Iterator[None]:
+    """Refuse a file that fails while it is read."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (AttributeError, EOFError, LookupError, OSError, RuntimeError, SyntaxError, ValueError,
+            zipfile.BadZipFile, zlib.error):  # fmt: skip
+        raise _damaged(name, kind) from None
+
+
 # --- NumPy ------------------------------------------------------------------------------------------------
 
 
@@ -184,10 +195,8 @@ def npy_source(
         with file() as place:
 
             def rows(start: int, stop: int) -> NDArray[np.float64]:
-                try:  # a mapping for each slice, or the pages of all of them would count as memory in use
+                with _intact(name):  # a mapping for each slice, or the pages of all count as memory in use
                     mapped = np.memmap(place, dtype, "r", offset, shape, "F" if fortran else "C")
-                except (OSError, ValueError):
-                    raise _damaged(name) from None
                 with np.errstate(over="ignore"):
                     return np.array(mapped[start:stop], dtype=np.float64, order="C")
 
@@ -202,25 +211,14 @@ def npy_source(
 def _header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return an array's shape, whether it is in Fortran order, and its dtype."""
     formats = np.lib.format
-    try:
+    with _intact(name):
         is_old = formats.read_magic(stream) == (1, 0)
         return (formats.read_array_header_1_0 if is_old else formats.read_array_header_2_0)(stream)
-    except (ValueError, EOFError, SyntaxError):
-        raise _damaged(name) from None
-
-
-@contextmanager
-def _archive(path: Path, name: str) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, KeyError):
-        raise _damaged(name) from None
 
 
 def npz_source(path: Path, name: str) -> ArraySource:
     """Return the source of a file's array ``X``, its only 2-d array, or its sparse matrix."""
-    with _archive(path, name) as archive:
+    with _intact(name), zipfile.ZipFile(path) as archive:
         keys = [key.removesuffix(".npy") for key in archive.namelist()]
         if {"format", "shape", "data"} <= set(keys):
             return _sparse_npz(path, name)
@@ -238,7 +236,7 @@ def npz_source(path: Path, name: str) -> ArraySource:
     @contextmanager
     def unpacked() -> Iterator[Path]:
         with tempfile.TemporaryDirectory() as folder:
-            with _archive(path, name) as archive:
+            with _intact(name), zipfile.ZipFile(path) as archive:
                 place = Path(archive.extract(f"{key}.npy", folder))
             yield place
 
@@ -247,11 +245,9 @@ def npz_source(path: Path, name: str) -> ArraySource:
 
 def _sparse_npz(path: Path, name: str) -> ArraySource:
     def load() -> Any:
-        try:
+        with _intact(name):
             matrix: Any = sparse.load_npz(path)
             matrix.check_format()
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, AttributeError):
-            raise _damaged(name) from None
         return matrix
 
     return _read_whole(path, name, load)
@@ -297,15 +293,11 @@ def svmlight_source(
 
 @contextmanager
 def _opened_h5ad(path: Path, name: str) -> Iterator[Any]:
-    try:
-        with needed("h5py", "h5ad", "an .h5ad file must be read with").File(path, "r") as file:
-            if file.attrs.get("encoding-type") != "anndata":
-                raise InputError(f"{name} must be an .h5ad file of anndata 0.8 or newer, got another")
-            yield file
-    except InputError:
-        raise
-    except (OSError, LookupError, RuntimeError, ValueError):
-        raise _damaged(name, ".h5ad") from None
+    h5py = needed("h5py", "h5ad", "an .h5ad file must be read with")
+    with _intact(name, ".h5ad"), h5py.File(path, "r") as file:
+        if file.attrs.get("encoding-type") != "anndata":
+            raise InputError(f"{name} must be an .h5ad file of anndata 0.8 or newer, got another")
+        yield file
 
 
 def h5ad_source(path: Path, name: str) -> ArraySource:
@@ -353,12 +345,6 @@ def h5ad_source(path: Path, name: str) -> ArraySource:
         return placed(name, shape, stored["data"].dtype, opened, **facts).named(names)
 
 
-def is_anndata(data: Any) -> bool:
-    """Whether the object is an AnnData, without importing anndata."""
-    anndata = sys.modules.get("anndata")
-    return anndata is not None and isinstance(data, anndata.AnnData)
-
-
 def anndata_source(data: Any, name: str) -> ArraySource:
     """Return the source of an AnnData's ``X``; one that is backed by a file is streamed from there."""
     if data.isbacked:
@@ -372,11 +358,6 @@ def anndata_source(data: Any, name: str) -> ArraySource:
 
 
 # --- Dask -------------------------------------------------------------------------------------------------
-
-
-def dask(module: str = "") -> Any:
-    """Return dask or one of its modules, imported on first use."""
-    return import_module(f"dask.{module}" if module else "dask")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -420,7 +401,8 @@ def _partition_source(
 
 def is_dask(data: Any) -> bool:
     """Whether the object is a Dask array or data frame, without importing Dask."""
-    return "dask" in sys.modules and bool(dask("base").is_dask_collection(data))
+    base = sys.modules.get("dask.base")
+    return base is not None and bool(base.is_dask_collection(data))
 
 
 def dask_source(collection: Any, name: str | None) -> DaskSource:

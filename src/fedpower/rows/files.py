@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from fedpower.errors import InputError, needed, require
 from fedpower.rows.source import require_shape
-from fedpower.rows.tables import Table, cells_of, lazy_read, pandas_index, polars_runs
+from fedpower.rows.tables import Table, cells_of, lazy_read, polars_runs
 from fedpower.rules.expressions import Cells
 from fedpower.values import pl, require_distinct, shown
 
@@ -52,11 +52,11 @@ def register(suffix: str, scan: Callable[[Path], pl.LazyFrame], *, kind: str, co
             frame = scan(path)
             schema = frame.collect_schema()
             n_rows = int(frame.select(pl.len()).collect().item()) if counted else None
-            index = [column for column in schema if column.startswith("__index_level_")]
+            pandas = {"index_columns": [name for name in schema if name.startswith("__index_level_")]}
             if kind == "Parquet":
-                index = pandas_index(json.loads(pl.read_parquet_metadata(path).get("pandas") or "null"))
+                pandas = json.loads(pl.read_parquet_metadata(path).get("pandas") or "null")
         read = lazy_read(lambda: scan(path), name, must)
-        return Table(name=name, cells=cells_of(schema, without=index), read=read, n_rows=n_rows, path=path)
+        return Table(name=name, cells=cells_of(schema, pandas), read=read, n_rows=n_rows, path=path)
 
     FORMATS[suffix] = Format(table)
 

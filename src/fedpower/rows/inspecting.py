@@ -114,8 +114,7 @@ class ColumnLook:
             self.n_odd = 0 if self.type == stored != "number" else present - covered.get(self.type, present)
         if self.levels is not None:
             self.levels = dict(sorted(self.levels.items(), key=lambda level: (-level[1], level[0])))
-        numbers = np.concatenate([*self.numbers, np.zeros(0)])
-        numbers = numbers if self.type == "number" else numbers[:0]
+        numbers = np.concatenate([*(self.numbers if self.type == "number" else ()), np.zeros(0)])
         if numbers.size:
             self.low, self.high = float(numbers.min()), float(numbers.max())
         self.doubts = list(_doubts(self, numbers))
@@ -168,11 +167,10 @@ def stored_types(source: RowSource) -> dict[str, _Type]:
     assert isinstance(source, TableSource), "it was inspected"
 
     def type_of(dtype: Any) -> _Type:
-        if dtype == pl.Boolean:
-            return "yes/no"
-        if dtype is not None and dtype.is_temporal():
-            return "date" if dtype in (pl.Date, pl.Datetime) else "untold"
-        return "number" if dtype is not None and dtype.is_numeric() else "untold"
+        if dtype in (pl.Date, pl.Datetime):
+            return "date"
+        is_number = dtype is not None and dtype.is_numeric()
+        return "yes/no" if dtype == pl.Boolean else "number" if is_number else "untold"
 
     return {name: type_of(source.table.cells[name].dtype) for name in source.columns}
 

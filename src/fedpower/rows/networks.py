@@ -143,8 +143,7 @@ def require_same_nodes(networks: Iterable[NetworkSource]) -> None:
 
 def weighed_edges(sources: Mapping[str, RowSource]) -> dict[str, Weighed]:
     """Return what the public maximum did to the edges of each silo, for its operator only."""
-    networks = {name: network_of(source) for name, source in sources.items()}
-    return {name: network.weighed for name, network in networks.items() if network is not None}
+    return {name: network.weighed for name, source in sources.items() if (network := network_of(source))}
 
 
 _Layers = list[tuple[Vector, SparseBlock]]

@@ -17,7 +17,6 @@ from fedpower.rows.arrays import (
     array_source,
     dask_source,
     h5ad_source,
-    is_anndata,
     is_dask,
     npy_source,
     npz_source,
@@ -36,9 +35,9 @@ from fedpower.rows.files import (
     sheet_of,
 )
 from fedpower.rows.plink import pgen_source, plink_source
-from fedpower.rows.source import Extra, RowSource
+from fedpower.rows.source import Extra, RowSource, require_shape
 from fedpower.rows.sql import SqlQuery, query_table
-from fedpower.rows.tables import Table, TableSource, as_labels, frame_table, harmonised, is_lazy, table_source
+from fedpower.rows.tables import Table, TableSource, as_labels, frame_table, harmonised, is_a, table_source
 from fedpower.sums.device import is_tensor, tensor_source
 from fedpower.toml import Part, read_toml
 from fedpower.values import is_sparse, shown
@@ -159,13 +158,14 @@ def _less(name: str, columns: Sequence[str], drop: Sequence[str]) -> tuple[str, 
 
 _KINDS: tuple[tuple[Callable[[Any], bool], str, Callable[[Any, str], Any]], ...] = (
     (lambda data: isinstance(data, np.ndarray), "the array", array_source),
-    (is_lazy, "the query", frame_table),  # before what looks at attributes: its columns may fail
+    # Before what looks at attributes: a query's columns may fail.
+    (lambda data: is_a(data, "polars", "LazyFrame"), "the query", frame_table),
     (is_dask, "", dask_source),  # before what follows: Dask's delayed objects have every attribute
     (lambda data: isinstance(data, RowSource), "",
      lambda data, name: replace(data, name=name) if name and hasattr(data, "__dataclass_fields__") else data),
     (lambda data: isinstance(data, SqlQuery), "the query", query_table),
     (is_sparse, "the sparse matrix", sparse_source),
-    (is_anndata, "the AnnData", anndata_source),
+    (lambda data: is_a(data, "anndata", "AnnData"), "the AnnData", anndata_source),
     (is_tensor, "the tensor", tensor_source),
 )  # fmt: skip
 """What rows in memory may be: how they are known, what sentences call them, and what opens them."""
@@ -312,14 +312,12 @@ def _count(table: Table, column: str) -> dict[str, int]:
         labels = as_labels(batch[column])
         missing = (labels.is_null() | (labels == "")).fill_null(value=True)
         if missing.any():
-            first = row + int(missing.arg_max() or 0) + 1
-            got = f"a missing value at row {first}"
+            got = f"a missing value at row {row + int(missing.arg_max() or 0) + 1}"
             raise InputError(f"column '{column}' of {table.name} must name a silo in every row, got {got}")
         groups.update(dict(labels.value_counts(name="n").iter_rows()))
         if len(groups) > _MAX_GROUPS:
             break
-    if not groups:
-        raise InputError(f"{table.name} must have at least one row, got none")
+    require_shape(table.name, groups.total(), len(table.columns))
     single = sum(count == 1 for count in groups.values())
     if len(groups) > _MAX_GROUPS or (len(groups) > _FEW_GROUPS and 2 * single > len(groups)):
         most = ", most of them once" if len(groups) <= _MAX_GROUPS else ""

@@ -52,10 +52,6 @@ class Address:
     server: str = ""
     names_user: bool = False
 
-    @property
-    def label(self) -> str:
-        return f"the PostgreSQL server at {self.server}" if self.path is None else str(self.path)
-
 
 def parse_address(database: str) -> Address:
     """Return where a database URL points, or refuse it without quoting it."""
@@ -130,13 +126,9 @@ class SqlQuery:
                 got = "none" if value in (None, "") else type(value).__name__
                 raise InputError(f"{key.name} of a query must be text, got {got}")
         first = _FIRST_WORD.match(self.query)
-        if not first or first[1].upper() not in (
-            "SELECT",
-            "WITH",
-            "VALUES",
-        ):  # and the connection is read-only
-            got = "another statement" if first and first[1] else "none"
-            raise InputError(f"query must be a SELECT, got {got}")
+        word = first[1].upper() if first else ""
+        if word not in ("SELECT", "WITH", "VALUES"):  # and the connection is read-only
+            raise InputError(f"query must be a SELECT, got {'another statement' if word else 'none'}")
         address = self.address
         given = [key for key in ("user", "password_env", "password_file") if getattr(self, key) is not None]
         if address.path is not None and given:
@@ -226,9 +218,8 @@ def connected(query: SqlQuery, name: str) -> Iterator[Any]:
         reason = " ".join((str(error).partition("Failed to connect:")[2] or str(error)).split())
         if secret is not None and any(word in str(error) for word in (secret, quote(secret, safe=""))):
             reason = "the reason is withheld because the password, or a word like it, is in it"
-        raise InputError(
-            f"{name} must be able to reach {address.label}, got no connection ({reason})"
-        ) from None
+        where = path or f"the PostgreSQL server at {address.server}"
+        raise InputError(f"{name} must be able to reach {where}, got no connection ({reason})") from None
     with closing(connection):
         if path is None:
             with _preparing(name), closing(connection.cursor()) as cursor:

@@ -242,17 +242,14 @@ def as_texts(values: Iterable[Any]) -> pl.Series:
 @contextmanager
 def polars_runs(name: str, must: str) -> Iterator[None]:
     """Turn what Polars raises, which may quote cells, into one sentence."""
-    failed = ""
     try:
         yield
     except InputError:
         raise
     except pl.exceptions.DuplicateError:
-        failed = "must have distinct column names, got one more than once"
+        raise InputError(f"{name} must have distinct column names, got one more than once") from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, ValueError) as error:
-        failed = f"must be {must}, got {type(error).__name__} from Polars"
-    if failed:
-        raise InputError(f"{name} {failed}") from None
+        raise InputError(f"{name} must be {must}, got {type(error).__name__} from Polars") from None
 
 
 def lazy_read(scan: Callable[[], pl.LazyFrame], name: str, must: str) -> Read:
@@ -266,15 +263,10 @@ def lazy_read(scan: Callable[[], pl.LazyFrame], name: str, must: str) -> Read:
     return read
 
 
-def cells_of(schema: Mapping[str, Any], *, without: Iterable[str] = ()) -> dict[str, Cells]:
-    """Return how a typed table stores its columns, less those that pandas stored as the index."""
-    left_out = set(without)
-    return {name: Cells(own=name, dtype=dtype) for name, dtype in schema.items() if name not in left_out}
-
-
-def pandas_index(metadata: Mapping[str, Any] | None) -> list[str]:
-    """Return the columns that pandas stored as the index."""
-    return [label for label in (metadata or {}).get("index_columns", ()) if isinstance(label, str)]
+def cells_of(schema: Mapping[str, Any], pandas: Mapping[str, Any] | None = None) -> dict[str, Cells]:
+    """Return how a typed table stores its columns, less the index that the metadata of pandas names."""
+    index = (pandas or {}).get("index_columns", ())
+    return {name: Cells(own=name, dtype=dtype) for name, dtype in schema.items() if name not in index}
 
 
 # --- frames -----------------------------------------------------------------------------------------------
@@ -282,18 +274,16 @@ def pandas_index(metadata: Mapping[str, Any] | None) -> list[str]:
 
 def frame_table(data: Any, name: str | None) -> Table | None:
     """Return the table of a data frame, a query, an Arrow table or dataset; None for anything else."""
-    pandas, arrow = sys.modules.get("pandas"), sys.modules.get("pyarrow")
-    datasets = sys.modules.get("pyarrow.dataset")
-    if is_lazy(data):
+    if is_a(data, "polars", "LazyFrame"):
         return _lazy_table(data, name or "the query")
-    if pandas is not None and isinstance(data, pandas.DataFrame):
+    if is_a(data, "pandas", "DataFrame"):
         return _pandas_table(data, name or "the data frame")
-    if datasets is not None and isinstance(data, datasets.Dataset):
+    if is_a(data, "pyarrow.dataset", "Dataset"):
         return _dataset_table(data, name or "the dataset")
     if not (hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")):
         return None
     name = name or "the table"
-    if arrow is not None and isinstance(data, arrow.RecordBatchReader):
+    if is_a(data, "pyarrow", "RecordBatchReader"):
         raise InputError(f"{name} must be readable more than once, got a stream; give reader.read_all()")
     schema = None if isinstance(data, pl.DataFrame) else getattr(data, "schema", None)
     require_distinct(name, getattr(schema, "names", ()))
@@ -301,16 +291,16 @@ def frame_table(data: Any, name: str | None) -> Table | None:
         frame = pl.DataFrame(data)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError):
         frame = None
-    is_array = arrow is not None and isinstance(data, arrow.Array | arrow.ChunkedArray)
+    is_array = is_a(data, "pyarrow", "Array") or is_a(data, "pyarrow", "ChunkedArray")
     if frame is None or is_array or (hasattr(data, "name") and not hasattr(data, "columns")):
         kind = type(data).__name__
         raise InputError(f"{name} must be a 2-d table of rows by columns, got a {kind} of one dimension")
-    index = pandas_index(getattr(schema, "pandas_metadata", None))
-    return held_table(frame, name, cells_of(frame.schema, without=index))
+    return held_table(frame, name, cells_of(frame.schema, getattr(schema, "pandas_metadata", None)))
 
 
-def is_lazy(data: Any) -> bool:
-    return "polars" in sys.modules and isinstance(data, pl.LazyFrame)
+def is_a(data: Any, package: str, kind: str) -> bool:
+    """Return whether data are of a package's type, without importing the package."""
+    return isinstance(data, getattr(sys.modules.get(package), kind, ()))
 
 
 def held_table(frame: pl.DataFrame, name: str, cells: Mapping[str, Cells] | None = None) -> Table:
@@ -346,8 +336,7 @@ def _dataset_table(dataset: Any, name: str) -> Table:
             for batch in dataset.to_batches(columns=columns, batch_size=max_rows, **few):
                 yield from pl.DataFrame(batch).iter_slices(max_rows)
 
-    cells = cells_of(schema, without=pandas_index(dataset.schema.pandas_metadata))
-    return Table(name=name, cells=cells, read=read)
+    return Table(name=name, cells=cells_of(schema, dataset.schema.pandas_metadata), read=read)
 
 
 def _pandas_table(frame: Any, name: str) -> Table:

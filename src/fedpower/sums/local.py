@@ -4,13 +4,14 @@ import copy
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.linalg import moment_factor
-from fedpower.rows.arrays import DaskSource, dask
+from fedpower.rows.arrays import DaskSource
 from fedpower.rows.networks import network_of
 from fedpower.rows.plink import fill_missing
 from fedpower.rows.source import RowSource, Watch, block_rows, require_count
@@ -375,7 +376,7 @@ def _moment_mib(n_features: int, density: float | None) -> float:
 
 def _dask_total(rows: EnrolledRows, make: Callable[[], S], max_rows: int) -> S:
     """Return the merged sums of all partitions that have rows, once they are those enrolled."""
-    delayed, source = dask().delayed, rows.rows
+    delayed, source = import_module("dask").delayed, rows.rows
     assert isinstance(source, DaskSource)
     how = delayed((make, max_rows, rows.key), pure=False)
     parts = [delayed(_dask_sum, pure=False)(partition, opener, how) for partition, opener in source.openers()]

@@ -49,9 +49,7 @@ class PowerSettings(StepSettings):
         if self.corrected and self.n_participants is not None:
             raise InputError("drift-corrected steps must hear every silo; leave n_participants out")
         if self.corrected and isinstance(self.rank, float):
-            raise InputError(
-                f"drift-corrected steps must know the number of components, got the fraction {self.rank}"
-            )
+            raise InputError(f"drift-corrected steps must know the number of components, got {self.rank}")
 
     def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
         """Return the :class:`Solution` of the federated power method [FP Algs. 1–3]."""
