@@ -89,7 +89,7 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     "README.md": three_hospitals,
     "docs/user/data.md": ward,
     "docs/user/devices.md": partitioned,
-    "docs/federation.md": three_hospitals,
+    "docs/operator/federation.md": three_hospitals,
     "docs/how-to/centre-and-scale.md": three_hospitals,
     "docs/how-to/choose-epsilon-and-row-bound.md": three_hospitals,
     "docs/user/persons.md": visits,
@@ -97,7 +97,7 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     "docs/how-to/run-a-federation.md": three_hospitals,
     "docs/user/score-plots.md": three_hospitals,
     "docs/report.md": three_hospitals,
-    "docs/secure-aggregation.md": signed_hospitals,
+    "docs/officer/secure-aggregation.md": signed_hospitals,
 }
 """By page: what makes the files it takes for granted. Other pages begin in an empty folder."""
 
