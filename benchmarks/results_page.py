@@ -15,7 +15,10 @@ from benchmarks.runner import HERE, distinct, having, kept, markdown, read_json
 REPRODUCTION = Path(__file__).parents[1] / "docs" / "reproduction"
 
 
-DOCUMENTS = (HERE / "README.md", *(HERE.parent / "docs" / name for name in ("federation.md", "results.md")))
+DOCUMENTS = (
+    HERE / "README.md",
+    *(HERE.parent / "docs" / name for name in ("operator/federation.md", "results.md")),
+)
 PLACE = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PLACES: dict[str, Callable[[], str]] = {}
 """By name: what else fills a marked place of a document, beside the results of a case."""
@@ -195,7 +198,7 @@ def with_secure_sums(found: dict[str, Any]) -> str:
     return (
         'That price need not be paid: with a secure sum (`aggregation="secure"`) the error is '
         f"{min(ratios):.3g} to {max(ratios):.3g} times the curator's on {' and '.join(models)} at "
-        f"{len(rows) // len(models)} values of ε, with nobody trusted ([how](secure-aggregation.md))."
+        f"{len(rows) // len(models)} values of ε, with nobody trusted ([how](officer/secure-aggregation.md))."
     )
 
 

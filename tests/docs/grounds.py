@@ -87,17 +87,17 @@ def genotyped(folder: Path) -> None:
 
 GROUNDS: dict[str, Callable[[Path], None]] = {
     "README.md": three_hospitals,
-    "docs/data.md": ward,
-    "docs/devices.md": partitioned,
-    "docs/federation.md": three_hospitals,
+    "docs/user/data.md": ward,
+    "docs/user/devices.md": partitioned,
+    "docs/operator/federation.md": three_hospitals,
     "docs/how-to/centre-and-scale.md": three_hospitals,
     "docs/how-to/choose-epsilon-and-row-bound.md": three_hospitals,
-    "docs/how-to/persons.md": visits,
-    "docs/how-to/genotypes.md": genotyped,
+    "docs/user/persons.md": visits,
+    "docs/user/genotypes.md": genotyped,
     "docs/how-to/run-a-federation.md": three_hospitals,
-    "docs/how-to/score-plots.md": three_hospitals,
+    "docs/user/score-plots.md": three_hospitals,
     "docs/report.md": three_hospitals,
-    "docs/secure-aggregation.md": signed_hospitals,
+    "docs/officer/secure-aggregation.md": signed_hospitals,
 }
 """By page: what makes the files it takes for granted. Other pages begin in an empty folder."""
 

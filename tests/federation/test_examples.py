@@ -123,7 +123,7 @@ def test_the_image_is_built_from_all_files_that_the_project_names():
     assert all(package.startswith("src/") for package in wheel["packages"])
 
 
-PAGE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "operator" / "federation.md").read_text(encoding="utf-8")
 OF_A_SILO = (silo_file.Data, silo_file.Columns, silo_file._Ledger, silo_file._Agrees, silo_file._Identity)
 
 

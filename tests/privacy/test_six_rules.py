@@ -1,8 +1,8 @@
-"""Rules 4, 6 and 8 of docs/privacy.md from the outside.
+"""Rules 4, 6 and 8 of docs/officer/threat-model.md from the outside.
 
 No seed reaches the noise, no diagnostics get out, and no number in a row decides whether there is a result.
 
-`docs/privacy.md` names the test of each rule; the others are in `tests/protocol`.
+`docs/officer/proof.md` names the test of each rule; the others are in `tests/protocol`.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""How far one row can move what a silo releases, and the noise that hides it: docs/privacy-proof.md."""
+"""How far one row can move what a silo releases, and the noise that hides it: docs/officer/proof.md."""
 
 from __future__ import annotations
 

@@ -124,15 +124,14 @@ class PrivacyStatement:
             f"{row.observer}: epsilon={row.epsilon:.4g}, delta={row.delta:g}" for row in self.protections
         )
         noted = {0: "", 1: ", a note"}.get(len(self.notes), f", {len(self.notes)} notes")
-        return "\n".join(
-            (
-                f"Private: {self.unit}; noise mode {self.mode!r}, asked for "
-                f"epsilon={self.asked_epsilon:g} at delta={self.delta:g}.",
-                f"Against {first}.",
-                f"Against {'; '.join(others)}.",
-                f"Who sees what, what is public{noted} and what this assumes: see privacy.txt.",
-            )
+        lines = (
+            f"Private: {self.unit}; noise mode {self.mode!r}, asked for epsilon={self.asked_epsilon:g} at "
+            f"delta={self.delta:g}.",
+            f"Against {first}.",
+            f"Against {'; '.join(others)}.",
+            f"Who sees what, what is public{noted} and what this assumes: see privacy.txt.",
         )
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         if self.leak is not None:

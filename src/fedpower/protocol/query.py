@@ -1,6 +1,6 @@
 """The queries that a private number answers: what is asked of rows, how far one row moves it, its value.
 
-Every query has a lemma in docs/privacy-proof.md.
+Every query has a lemma in docs/officer/proof.md.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Secure sums: identities, signed keys, masks that cancel, and the channel by which a masked answer leaves.
 
-docs/secure-aggregation.md describes the protocol. Every primitive is from the package ``cryptography``.
+Protocol: docs/officer/secure-aggregation.md. Every primitive is from the package ``cryptography``.
 """
 
 import functools

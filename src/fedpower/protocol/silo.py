@@ -351,7 +351,7 @@ class Silo:
 
 
 def _check_steps(ask: AskSteps, study: Study) -> None:
-    """Refuse steps that the noise is not made for, or that no study has [docs/privacy.md, rule 3]."""
+    """Refuse steps that the noise is not made for, or that no study has [officer/threat-model.md, rule 3]."""
     for holds, sentence in _demands_on_steps(ask, study):
         if not holds:
             raise ProtocolError(sentence)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Cell = str | float | int | None
 
-WEAK, LITTLE = 4.0, 10.0  # from which ε on docs/privacy.md calls the protection weak, or little
+WEAK, LITTLE = 4.0, 10.0  # from which ε on docs/officer/how-private.md calls the protection weak, or little
 _MOST_LOADINGS, _MOST_PANELS, _MOST_ROWS, _LONG = 500, 12, 500, 8
 
 

@@ -70,8 +70,7 @@ class ArraySource:
 
     def read(self, max_rows: int) -> Iterator[Block]:
         """Yield all columns of the rows as float64, unchecked, at most `max_rows` at once."""
-        blocks: Iterator[Block] = self.reader(max_rows)
-        return blocks
+        return self.reader(max_rows)  # type: ignore[no-any-return]
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the kept columns of the rows, checked to be finite and, as integers, exact."""

@@ -121,10 +121,9 @@ class TextForm:
         both = self.decimal == "," == self.separator
         require(not both, "decimal", "another sign than separator", ",")
         if self.encoding is not None:
-            try:
+            known = False
+            with suppress(LookupError, ValueError):  # no such codec, or none from bytes to text
                 known = isinstance(b"a".decode(self.encoding, "replace"), str)
-            except (LookupError, ValueError):  # no such codec, or none from bytes to text
-                known = False
             require(known, "encoding", "the name of a text encoding", self.encoding, "give e.g. cp1252")
             name = codecs.lookup(self.encoding).name.removesuffix("-sig")
             object.__setattr__(self, "encoding", name)

@@ -258,10 +258,8 @@ def read_pairs(path: Path) -> dict[str, str]:
 def name_of_silo(path: str | os.PathLike[str]) -> str:
     """Return what a silo is called by its path: a file or folder up to the first dot, or a sheet."""
     _, sheet = sheet_of(Path(path))
-    if sheet:
-        return sheet
     place = Path(os.path.normpath(base_of(Path(path)).absolute()))  # a link has a name of its own
-    return place.name.split(".")[0]
+    return sheet or place.name.split(".")[0]
 
 
 def rows_at(path: str | os.PathLike[str]) -> frozenset[tuple[object, ...]]:

@@ -103,22 +103,19 @@ def every_problem(sources: Iterable[RowSource]) -> Iterator[None]:
     try:
         yield
     except CellError:
-        problems: dict[str, list[str]] = {}
-        seen: list[Table] = []
+        tables: dict[int, TableSource] = {}
         for source in map(features_of, sources):
-            if isinstance(source, TableSource) and not any(stored_table(source) is table for table in seen):
-                seen.append(stored_table(source))  # once for all groups of one table
-                problems[seen[-1].name] = _problems_of(source)
+            if isinstance(source, TableSource):
+                tables.setdefault(id(stored_table(source)), source)  # once for all groups of one table
+        problems = {stored_table(source).name: _problems_of(source) for source in tables.values()}
+        problems = {name: own for name, own in problems.items() if own}
         count = sum(map(len, problems.values()))
         if count < 2:
             raise
-        listed = [
-            line for name, own in problems.items() if own for line in (f"{name}:", *(f"  {x}" for x in own))
-        ]
-        n_tables = sum(map(bool, problems.values()))
-        tables = "1 table" if n_tables == 1 else f"{n_tables} tables"
+        listed = [line for name, own in problems.items() for line in (f"{name}:", *(f"  {x}" for x in own))]
+        where = "1 table" if len(problems) == 1 else f"{len(problems)} tables"
         message = (
-            f"tables must hold only what rules cover, got {count} problems in {tables}; fix the cells, "
+            f"tables must hold only what rules cover, got {count} problems in {where}; fix the cells, "
             "agree on rules in a code book (`fedpower inspect FILE --draft codebook.toml`), or drop columns:"
         )
         raise CellError("\n".join([message, *listed])) from None

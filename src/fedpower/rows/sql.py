@@ -52,10 +52,6 @@ class Address:
     server: str = ""
     names_user: bool = False
 
-    @property
-    def label(self) -> str:
-        return f"the PostgreSQL server at {self.server}" if self.path is None else str(self.path)
-
 
 def parse_address(database: str) -> Address:
     """Return where a database URL points, or refuse it without quoting it."""
@@ -222,9 +218,8 @@ def connected(query: SqlQuery, name: str) -> Iterator[Any]:
         reason = " ".join((str(error).partition("Failed to connect:")[2] or str(error)).split())
         if secret is not None and any(word in str(error) for word in (secret, quote(secret, safe=""))):
             reason = "the reason is withheld because the password, or a word like it, is in it"
-        raise InputError(
-            f"{name} must be able to reach {address.label}, got no connection ({reason})"
-        ) from None
+        where = path or f"the PostgreSQL server at {address.server}"
+        raise InputError(f"{name} must be able to reach {where}, got no connection ({reason})") from None
     with closing(connection):
         if path is None:
             with _preparing(name), closing(connection.cursor()) as cursor:

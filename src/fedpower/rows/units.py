@@ -80,7 +80,6 @@ class UnitRows(OverRows):
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows that a pass reads, where known."""
         return self.n_read if "_persons" in vars(self) else self.rows.n_rows
 
     @property

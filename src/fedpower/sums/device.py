@@ -14,7 +14,7 @@ import numpy as np
 from fedpower.errors import InputError, installing
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import RowSource, Watch, block_rows, require_count, require_exact, require_matrix
-from fedpower.rows.units import Weights, require_no_unit
+from fedpower.rows.units import Weights
 from fedpower.rules.treatment import TINY, RowTreatment, margin
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, WORD_ROWS, ExactMoments, Words
 from fedpower.sums.moment import ProductSum, ScatterSum
@@ -49,13 +49,6 @@ def open_device(name: str) -> str:
             "give 'cuda' or 'cpu', or leave it out"
         ) from None
     return str(made.device)
-
-
-def require_dense(source: RowSource, device: str) -> None:
-    """Refuse rows that a device cannot sum."""
-    require_no_unit(source, f"the device {device!r}")
-    if source.sparse:
-        raise InputError(f"{source.name} must be dense on a device, got sparse rows; leave the device out")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

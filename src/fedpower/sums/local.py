@@ -3,9 +3,9 @@
 import copy
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from fedpower.rows.arrays import DaskSource
 from fedpower.rows.networks import network_of
 from fedpower.rows.plink import fill_missing
 from fedpower.rows.source import RowSource, Watch, block_rows, require_count
-from fedpower.rows.units import PARTS, FilledRows, unit_of, with_gaps
+from fedpower.rows.units import PARTS, FilledRows, require_no_unit, unit_of, with_gaps
 from fedpower.rules.treatment import RowTreatment, with_data
 from fedpower.sums import device as on_device
 from fedpower.sums.lattice import (
@@ -64,8 +64,7 @@ _ON_DEVICE: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelChoice:
+class KernelChoice(NamedTuple):
     """How a silo multiplies: by a d×d moment made once, or by its rows at every step."""
 
     kind: Literal["moment", "product"] = "moment"
@@ -102,8 +101,10 @@ class LocalMoment:
         split = source.sparse and not treatment.bounded
         self._split, self._offset = treatment.split() if split else (treatment, None)
         if how.device is not None:
-            on_device.require_dense(source, how.device)
-            self.choice = replace(self.choice, reason=f"{self.choice.reason}, on {how.device} in float64")
+            require_no_unit(source, f"the device {how.device!r}")
+            if source.sparse:
+                raise InputError(f"{source.name} must be dense, got sparse rows; leave the device out")
+            self.choice = self.choice._replace(reason=f"{self.choice.reason}, on {how.device} in float64")
 
     def prepare(self) -> None:
         """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
