@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fedpower.rules.codebook import CodeBook as CodeBook
     from fedpower.rules.codebook import comparisons as comparisons
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NAMES = {
     "estimator.communities": "FedCommunities",

@@ -80,7 +80,7 @@ def test_every_module_that_a_page_names_is_there():
             assert any(f"/{path}".endswith(f"/{module}") for path in known), f"{name}: {module}"
 
 
-FOLDER = (ROOT / "docs" / "reference" / "result-folder.md").read_text(encoding="utf-8")
+FOLDER = (ROOT / "docs" / "user" / "result-folder.md").read_text(encoding="utf-8")
 WORKS = (ROOT / "docs" / "reference" / "bibliography.md").read_text(encoding="utf-8")
 BIBLIOGRAPHY = (ROOT / "docs" / "references.bib").read_text(encoding="utf-8")
 ENTRIES = re.findall(r"^@\w+\{(\w+),\s*title = \{(.+)\},$", BIBLIOGRAPHY, flags=re.MULTILINE)

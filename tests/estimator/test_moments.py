@@ -82,7 +82,7 @@ def test_a_fit_gives_its_moment_back_from_memory_and_from_folders(aggregation, t
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_is_published_is_the_sum_with_a_little_more_noise(tmp_path):
-    """The moment of decision 16: another number for every silo's release would give other digits."""
+    """The moment of decision 7: another number for every silo's release would give other digits."""
     terms = WAYS["plain"]
     model = fed_moment(**terms).fit_silos(silos())
     public = next(row for row in model.privacy_.protections if row.observer == "the public")

@@ -57,7 +57,7 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
     """Compute the principal components of FILES, each a silo whose rows are not pooled.
 
     A silo is named after its file, up to the first dot, or by NAME=PATH. A folder, or a pattern in quotes,
-    is one silo in parts; a .toml file describes a query on a database (docs/data.md).
+    is one silo in parts; a .toml file describes a query on a database (docs/user/data.md).
     --epsilon is each silo's privacy budget for this fit: 1 is usual, inf is exact and NOT private.
     Offset, scale and bound of the columns are found privately out of it, unless --row-norm, --normalize
     or --codebook gives them. `fedpower analyze` computes more from the result at no cost.

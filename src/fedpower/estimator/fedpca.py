@@ -88,7 +88,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     unit : str, Person, Edge or Node, default=None
         What is protected: a row by default. The name of a column protects the persons that it identifies,
         each with all rows that a silo has of her; see `Person` for more rows per person and
-        docs/how-to/persons.md. `Edge` and `Node` are for silos that hold networks.
+        docs/user/persons.md. `Edge` and `Node` are for silos that hold networks.
     noise : {"auto", "moment", "clipped", "step", "paper"} or Noise, default="auto"
         What is noised: the covariance once, clipped products after it or without it, every step's product,
         or the same with the paper's printed noise. ``auto`` takes ``clipped`` where ``Noise(energy=...)``
@@ -102,7 +102,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         rounds, or by the paper's power method. ``auto`` decides from public facts, see ``solver_``.
     device : str, default=None
         PyTorch device that multiplies the silos' rows, such as ``"cuda"``; None takes NumPy on the CPU.
-        See docs/devices.md.
+        See docs/user/devices.md.
     random_state : int, RandomState instance or None, default=None
         Public randomness: start basis and sampling of silos. Never noise. With ``ledgers`` and noised
         steps, None takes it from the terms of the fit, so that the same fit again is not charged again.

@@ -41,7 +41,7 @@ KNOWN = 0.5
 """What says after a rating, which is between −1 and 1, that there is one; 0 says that there is none.
 
 Less of it leaves more of a row's length to the ratings, and noises the counts of pairs more: .3 and .5
-were as good, .2 and .8 worse [decision 37].
+were as good, .2 and .8 worse [decision 19].
 """
 
 _DAY = 86400.0
