@@ -37,7 +37,7 @@ def main() -> None:
         ledger = f"demo/ledgers/silo-0{number}.ledger"
         run("ledger", "create", ledger, "--epsilon", "2", "--delta", "1e-6")
     private = ["-k", "4", "--epsilon", "1", "--delta", "1e-6", "--row-norm", "1"]
-    run("fit", *files, *private, "--ledgers", "demo/ledgers", "-o", "demo/private")
+    run("fit", *files, *private, "--ledger", "demo/ledgers", "-o", "demo/private")
 
     say("4. How far apart are the two? And what has the first organisation spent?")
     run("show", "demo/private", "--against", "demo/exact")

@@ -51,7 +51,7 @@ def test_a_process_ends_with_the_status_and_no_traceback(here):
 
 
 BRIEF = {
-    "-k", "--components", "--epsilon", "-o", "--output", "--force", "--ledgers", "--unit", "--codebook",
+    "-k", "--components", "--epsilon", "-o", "--output", "--force", "--ledger", "--unit", "--codebook",
     "--range", "--columns", "--drop", "--aggregation", "--json", "-q", "--quiet", "--help-all", "-h",
     "--help",
 }  # fmt: skip

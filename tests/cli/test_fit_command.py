@@ -151,8 +151,8 @@ def test_no_component_of_an_exact_fit_is_called_noise(here):
 
 def test_ledgers_are_charged_once_for_the_same_question(here):
     make_ledgers()
-    succeed("fit", *FILES, *PRIVATE, "--ledgers", ".", "-o", "out")
-    succeed("fit", *FILES, *PRIVATE, "--ledgers", ".", "-o", "again")
+    succeed("fit", *FILES, *PRIVATE, "--ledger", ".", "-o", "out")
+    succeed("fit", *FILES, *PRIVATE, "--ledger", ".", "-o", "again")
     np.testing.assert_array_equal(read_result("out").components, read_result("again").components)
     assert n_charged() == [1, 1, 1]
     epsilons = [spent(Path(f"{name}.ledger")).epsilon for name in SIZES]
@@ -163,7 +163,7 @@ def test_what_one_silo_cannot_afford_costs_nobody(here):
     make_ledgers()
     for owner, reason in (("poor", "poor"), ("east", "this release would spend epsilon=1 ")):
         succeed("ledger", "create", f"{owner}/l", "--silo", owner, "--epsilon", 0.5, "--delta", 1e-6)
-        said = run("fit", *FILES, *PRIVATE, "--ledgers", ".", "--ledgers", f"east={owner}/l", "-o", "o")
+        said = run("fit", *FILES, *PRIVATE, "--ledger", ".", "--ledger", f"east={owner}/l", "-o", "o")
         assert said.exit_code == 2
         assert reason in said.stderr  # the first ledger is not the silo's
         assert not Path("o").exists()
@@ -176,7 +176,7 @@ def test_a_full_disk_is_found_before_anything_is_charged(here, more, monkeypatch
     Path("n.txt").write_text("ann\nbob\n")
     if "--network" in more:
         Path("north.csv").write_text("source,target\nann,bob\n")
-    asked = ("fit", "north.csv", "--epsilon", 1, "--delta", 1e-6, "--ledgers", ".", *more, "-o", "out")
+    asked = ("fit", "north.csv", "--epsilon", 1, "--delta", 1e-6, "--ledger", ".", *more, "-o", "out")
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**9, free=10**6))
         found = run(*asked)
@@ -198,7 +198,7 @@ def test_many_columns_want_more_room(here, monkeypatch):
 def test_what_is_left_is_the_same_in_a_budget_and_in_a_refusal(here):
     succeed("ledger", "create", "north.ledger", "--epsilon", 0.5, "--delta", 1e-6)
     assert "left 0.5 for one further fit" in succeed("ledger", "show", "north.ledger").stdout
-    words = ("-k", 2, "--row-norm", 10, "--ledgers", ".", "--delta", 1e-6)
+    words = ("-k", 2, "--row-norm", 10, "--ledger", ".", "--delta", 1e-6)
     said = run("fit", "north.csv", *words, "--epsilon", 0.6, "-o", "out")
     assert "silo 'north' has 0.5 left at delta=1e-06; ask for epsilon<=0.5," in said.stderr
     succeed("fit", "north.csv", *words, "--epsilon", 0.5, "-o", "out")
@@ -265,7 +265,7 @@ def test_a_fit_is_told_nothing_but_epsilon(here):
 
 def test_a_code_book_is_charged_once_and_used_for_nothing(here):
     make_ledgers(9.0)
-    terms = ("--epsilon", 4, "--delta", 1e-6, "--ledgers", ".")
+    terms = ("--epsilon", 4, "--delta", 1e-6, "--ledger", ".")
     said = succeed(*PREPARE, *terms)
     assert "wrote codebook.toml: it is public" in said.stdout
     assert n_charged() == [5, 5, 5]

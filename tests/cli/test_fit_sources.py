@@ -147,7 +147,7 @@ def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_dec
     for silo in ("north", "south"):
         succeed("ledger", "create", here / f"{silo}.ledger", "--epsilon", 3, "--delta", 1e-4)
 
-    words = (ward, "south.parquet", *PRIVATE, "--delta", "1e-6", "--ledgers", here)
+    words = (ward, "south.parquet", *PRIVATE, "--delta", "1e-6", "--ledger", here)
 
     def fit(output: str, *more: str) -> list[str]:
         succeed("fit", *words, *more, "-o", output)
@@ -175,7 +175,7 @@ def test_a_private_fit_makes_a_single_pass(ward, here):
     succeed("ledger", "create", here / "north.ledger", "--epsilon", 3, "--delta", 1e-4)
     columns = ", ".join(f"random() / 1e19 AS {name}" for name in COLUMNS)  # other rows in every pass
     ward.write_text(f'[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT {columns} FROM visits"\n')
-    succeed("fit", ward, *PRIVATE, "--delta", "1e-6", "--ledgers", here, "-o", "result")
+    succeed("fit", ward, *PRIVATE, "--delta", "1e-6", "--ledger", here, "-o", "result")
 
 
 @pytest.mark.parametrize("command", ["fit", "plan"])

@@ -18,7 +18,7 @@ def used(here: Path) -> Path:
     said = succeed("ledger", "show", "safe/north.ledger").stdout
     assert "Nothing has been released yet" in said
     assert "0% of the cap" in said
-    succeed("fit", "north.csv", *PRIVATE, "--ledgers", "safe", "-o", "out")
+    succeed("fit", "north.csv", *PRIVATE, "--ledger", "safe", "-o", "out")
     return here / "safe" / "north.ledger"
 
 

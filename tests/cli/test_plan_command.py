@@ -86,12 +86,12 @@ def test_a_ledger_is_asked_and_not_charged(tmp_path):
     path = tmp_path / "north.ledger"
     Ledger.create(path, epsilon=2.0, delta=1e-6).close()
     before = path.read_bytes()
-    record = json.loads(invoke(*FACTS, "--ledgers", str(path), "--json"))
+    record = json.loads(invoke(*FACTS, "--ledger", str(path), "--json"))
     (after,) = record["ledgers"].values()
     assert after["fits"]
     assert 0 < after["left"] < 2
     assert path.read_bytes() == before
-    assert "too little" in invoke(*FACTS[:-1], "5", "--ledgers", str(path))
+    assert "too little" in invoke(*FACTS[:-1], "5", "--ledger", str(path))
 
 
 @pytest.mark.parametrize(

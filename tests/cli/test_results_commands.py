@@ -43,7 +43,7 @@ def test_a_folder_gives_the_lines_and_the_page_of_its_fit(here, monkeypatch):
 def test_ledgers_of_a_fit_are_on_its_record_and_in_its_report(here):
     for name in SIZES:
         succeed("ledger", "create", f"l/{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
-    succeed("fit", *FILES, *PRIVATE, "--ledgers", "l", "-o", "out")
+    succeed("fit", *FILES, *PRIVATE, "--ledger", "l", "-o", "out")
     for silo in read_result("out").run["silos"]:
         budget = silo["budget"]
         assert budget["spent"] == pytest.approx(1.0)

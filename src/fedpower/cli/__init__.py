@@ -87,7 +87,7 @@ class CommandLine(LazyGroup):
         """Run a command line and end the process with 0, 1 (our fault), 2 (refused), 130 or 141."""
         words = list(sys.argv[1:] if args is None else args)
         traceback = _TRACEBACK in words or os.environ.get("FEDPOWER_TRACEBACK", "") not in ("", "0")
-        words = [word for word in words if word != _TRACEBACK]
+        words = self._asking_help([word for word in words if word != _TRACEBACK])
         extra |= {"prog_name": NAME, "standalone_mode": False, "obj": [NAME, *words]}
         run = partial(super().main, words, *given, **extra)
         status = exit_status(run, traceback=traceback, command=" ".join(words[:2]))
@@ -96,6 +96,17 @@ class CommandLine(LazyGroup):
         if status == INTERRUPTED:  # a second Ctrl-C, while threads end, ends them without a word
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(status)
+
+    def _asking_help(self, words: list[str]) -> list[str]:
+        """Return the words of a request for help, wherever it is: the command, and then --help."""
+        asked = [word for word in words if word in ("-h", "--help", "--help-all")]
+        path: list[str] = []
+        command: Any = self
+        for word in (word for word in words if not word.startswith("-")):
+            command = command.get_command(click.Context(command), word) if asked and command else None
+            path += [word] if command else []
+            command = command if isinstance(command, click.Group) else None
+        return [*path, asked[0]] if path else words
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a closed pipe ends it, and is no error."""

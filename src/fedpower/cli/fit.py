@@ -154,7 +154,7 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], VariantList | None]
             "a solver, got none; leave all of these out to find a bound privately"
         )
     if given["ledgers"] and not wanted.is_private:
-        raise InputError("--ledgers must go with a finite epsilon, got --epsilon inf, which charges nothing")
+        raise InputError("--ledger must go with a finite epsilon, got --epsilon inf, which charges nothing")
     return flat, variants
 
 
@@ -212,7 +212,7 @@ _EYES = "(for your eyes, kept nowhere)"
 
 def _note_uncharged(given: Mapping[str, Any], what: str) -> None:
     if math.isfinite(given["epsilon"]) and not given["ledgers"]:
-        note(f"no ledger was given, so what this {what} spent is on no record; see --ledgers")
+        note(f"no ledger was given, so what this {what} spent is on no record; see --ledger")
 
 
 def _note_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) -> None:

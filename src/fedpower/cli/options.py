@@ -209,7 +209,7 @@ SHARED: dict[str, tuple[str, str, str]] = {
     "force": ("--force", "main", "Replace earlier output."),
     "quiet": ("-q --quiet", "main", "Show no progress."),
     "verbose": ("--verbose", "running", "Print the whole privacy statement."),
-    "ledgers": ("--ledgers FOLDER|NAME=PATH", "main", "Folder with SILO.ledger, or a silo's; repeatable."),
+    "ledgers": ("--ledger FOLDER|NAME=PATH", "main", "Folder with SILO.ledger, or a silo's; repeatable."),
     "codebook": ("--codebook FILE", "main", "Rules and numbers of columns."),
     "ranges": ("--range COLUMN=LOW:HIGH", "main", "Range of a column's cells; repeatable."),
     "columns": ("--columns A,B,...", "main", "Use only these columns; names those of files without names."),

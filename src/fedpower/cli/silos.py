@@ -94,7 +94,7 @@ def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Pa
         elif name not in silos or name in named or not path:
             known = ", ".join(silos)
             raise InputError(
-                f"--ledgers must be a folder, or NAME=PATH once for each of {known}, got {word!r}"
+                f"--ledger must be a folder, or NAME=PATH once for each of {known}, got {word!r}"
             )
         else:
             named[name] = Path(path)
@@ -102,7 +102,7 @@ def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Pa
     for name in silos:
         path = ledgers.get(name)
         if path is None:
-            raise InputError(f"every silo must have a ledger or none, got none for {name!r}; see --ledgers")
+            raise InputError(f"every silo must have a ledger or none, got none for {name!r}; see --ledger")
         if not path.exists():
             create = f"create it with `fedpower ledger create {path} --epsilon E --delta D`"
             raise InputError(f"silo {name!r} must have a ledger, got none at {path}; {create}")
