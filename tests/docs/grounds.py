@@ -131,6 +131,7 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     "docs/user/persons.md": visits,
     "docs/user/genotypes.md": genotyped,
     "docs/how-to/run-a-federation.md": three_hospitals,
+    "docs/user/result-folder.md": fitted_cohort,
     "docs/user/score-plots.md": three_hospitals,
     "docs/report.md": three_hospitals,
     "docs/officer/secure-aggregation.md": signed_hospitals,
