@@ -15,10 +15,7 @@ from benchmarks.runner import HERE, distinct, having, kept, markdown, read_json
 REPRODUCTION = Path(__file__).parents[1] / "docs" / "reproduction"
 
 
-DOCUMENTS = (
-    HERE / "README.md",
-    *(HERE.parent / "docs" / name for name in ("operator/federation.md", "results.md")),
-)
+DOCUMENTS = (HERE / "README.md", HERE.parent / "docs" / "results.md")
 PLACE = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PLACES: dict[str, Callable[[], str]] = {}
 """By name: what else fills a marked place of a document, beside the results of a case."""
