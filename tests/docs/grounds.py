@@ -10,11 +10,18 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from fedpower import FedPCA
 from fedpower.protocol.secure import Identity
 from genotypes import people, write_bed
 
 HEART = ("age", "bmi", "sbp", "dbp", "hdl")
 """Columns of a made-up study; the pages say nothing about them but their names."""
+
+ANALYSES = (
+    "adjust-for-covariates", "correlations", "factor-analysis", "monitor-a-process", "regression",
+    "test-means",
+)  # fmt: skip
+"""Pages that begin with the result of a fit."""
 
 SILO_FILE = """
 silo = "{name}"
@@ -37,6 +44,33 @@ def three_hospitals(folder: Path) -> None:
     for name, value in (("usual", 0.5), ("units", 2.0)):
         lines = "".join(f"{column},{value}\n" for column in HEART)
         (folder / f"{name}.csv").write_text(lines)
+
+
+def cohort(folder: Path) -> None:
+    """Write three hospitals with 20,000 patients in all, whose columns have two common causes."""
+    for place, (name, size) in enumerate({"north": 9000, "south": 6000, "east": 5000}.items()):
+        rng = np.random.default_rng(place)
+        age = rng.normal(55, 14, size).clip(18, 95).round()
+        weight, pressure, own = rng.normal(size=size), rng.normal(size=size), rng.normal(size=(7, size))
+        columns = {
+            "age": age,
+            "bmi": 27 + 4.2 * weight + 1.5 * own[0],
+            "waist": 94 + 11 * weight + 0.15 * (age - 55) + 4 * own[1],
+            "sbp": 133 + 12 * pressure + 3 * weight + 0.4 * (age - 55) + 6 * own[2],
+            "dbp": 80 + 8 * pressure + 2 * weight + 0.2 * (age - 55) + 4 * own[3],
+            "glucose": 5.6 + 0.5 * weight + 0.015 * (age - 55) + 0.5 * own[4],
+            "triglycerides": 1.6 + 0.35 * weight + 0.35 * own[5],
+            "hdl": 1.4 - 0.22 * weight + 0.25 * own[6],
+        }
+        table = pa.table({column: values.round(2) for column, values in columns.items()})
+        pa.csv.write_csv(table, folder / f"{name}.csv")
+
+
+def fitted_cohort(folder: Path) -> None:
+    """Write the three hospitals, and the private result that the pages on analyses begin with."""
+    cohort(folder)
+    silos = {name: folder / f"{name}.csv" for name in ("north", "south", "east")}
+    FedPCA("auto", epsilon=1.0).fit_silos(silos).save(folder / "result")
 
 
 def ward(folder: Path) -> None:
@@ -87,6 +121,8 @@ def genotyped(folder: Path) -> None:
 
 GROUNDS: dict[str, Callable[[Path], None]] = {
     "README.md": three_hospitals,
+    "docs/user/analyses/index.md": cohort,
+    **{f"docs/user/analyses/{name}.md": fitted_cohort for name in ANALYSES},
     "docs/user/data.md": ward,
     "docs/user/devices.md": partitioned,
     "docs/operator/federation.md": three_hospitals,
