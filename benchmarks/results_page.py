@@ -22,75 +22,82 @@ PLACES: dict[str, Callable[[], str]] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What documents show of a recorded table: columns under their headings, and the rows that match."""
+    """What documents show of a recorded table: its columns, or some, and its rows, or those that match."""
 
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Sequence[str] = ()
     where: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-ERROR, PEAK = {"sin θ to the exact subspace": "sin θ"}, {"peak MB above the interpreter": "peak MB"}
-SURE = {"epsilon": "ε", "determined": "", "of these hold": ""}
+FITTED = ("way", "method", "seconds", "sin θ to the exact subspace", "peak MB above the interpreter")
+SURE = View(columns=("epsilon", "determined", "of these hold"), where={"case": ("all",)})
 VIEWS = {
-    "libraries": View(columns={"method": "", "way": "", "seconds": "", **ERROR, **PEAK}),
-    "fit_files": View(columns={"rows from": "", "way": "", "seconds": "", **ERROR, **PEAK}),
-    "growth": View(columns={"what grows": "", "from … to": "", "exponent of the time": "", "larger half": ""}),
-    "preparation": View(
-        columns={"data": "", "rows": "", "ε": "", "told nothing": "nothing but ε", "all known": "exact numbers"}
-    ),
-    "predictions": View(where={"ε": ("1",), "problem": ("Model I",)}),
-    "persons": View(columns={"what is protected, and fitted": "", "sin θ₃": ""}),
-    "units": View(
-        columns={
-            "components of": "", "ε": "",
-            "degrees to the exact ones, median (most)": "degrees to the exact ones",
-            "variances off by, median (most)": "variances off by",
-        }
-    ),
+    "libraries": View(columns=FITTED),
+    "fit_files": View(columns=("rows from", *FITTED)),
+    "growth": View(columns=("what grows", "from … to", "exponent of the time")),
     "federation": View(
-        columns={"silos": "", "kB up, down a silo": "", "a round: median s": "seconds per round",
-                 "an echo: median s": "seconds per echo"}
+        columns=("silos", "kB up, down a silo", "a round: median s", "an echo: median s"),
     ),
-    "gpu": View(columns={"way": "", "seconds": ""}),
-    "secure": View(
-        columns={"model": "", "ε": "", "curator": "", "secure": "", "each silo by itself": "plain"}
+    "preparation": View(columns=("data", "rows", "ε", "told nothing", "all known")),
+    "predictions": View(where={"ε": ("1",), "problem": ("Model I",)}),
+    "persons": View(columns=("what is protected, and fitted", "sin θ₃")),
+    "secure": View(columns=("model", "ε", "curator", "secure", "each silo by itself")),
+    "clipped": View(columns=("law", "d", "n", "moment", "clipped")),
+    "tables": View(columns=("ACTG175", "sum", "ε", "captured, median", "least")),
+    "units": View(
+        columns=(
+            "components of", "ε",
+            "degrees to the exact ones, median (most)", "variances off by, median (most)",
+        ),
     ),
-    "clipped": View(columns={"law": "", "d": "", "n": "", "moment": "covariance", "clipped": ""}),
-    "tables": View(columns={"ACTG175": "", "sum": "", "ε": "", "captured, median": "", "least": ""}),
-    "angles_tables": View(columns=SURE, where={"case": ("all",)}),
-    "angles_bound": View(columns=SURE, where={"case": ("all",)}),
+    "angles_tables": SURE,
+    "angles_bound": SURE,
     "correlations": View(
-        columns={"table": "", "error as released": "", "error shrunk": "", "intervals that hold": ""},
-        where={"ε": ("1",)},
+        columns=("table", "error as released", "error shrunk", "intervals that hold"), where={"ε": ("1",)}
     ),
     "completion": View(
-        columns={"ratings": "", "persons": "", "ε": "", "sums": "", "error, median": "", "of released means": ""},
+        columns=("ratings", "persons", "ε", "sums", "error, median", "of released means"),
         where={"ratings": ("simulated", "bfi"), "persons": ("10,000", "2,240")},
     ),
-    "ranking": View(columns={"comparisons": "", "scores that hold": "", "places that hold": ""}),
+    "ranking": View(columns=("comparisons", "scores that hold", "places that hold")),
     "networks": View(
-        columns={"protected": "", "sum": "", "ε": "", "placed as the atlas says": ""},
-        where={"ε": ("inf", "1.0")},
+        columns=("protected", "sum", "ε", "placed as the atlas says"), where={"ε": ("inf", "1.0")}
     ),
     "rounds": View(
-        columns={"σ_{k+1}/σ_k": "", "method": "", "rounds to 1e-02": "", "rounds to 1e-06": ""},
+        columns=("σ_{k+1}/σ_k", "method", "rounds to 1e-02", "rounds to 1e-06"),
         where={"η": ("0.200",), "method": ("Algorithm 1", "LocalPower p=8 decaying", "krylov cold")},
     ),
     "accuracy_real": View(where={"ε": ("1",), "split": ("by label",)}),
     "localpower_tables": View(where={"split": ("by label",)}),
     "a9a_localpower": View(
-        columns={"method": "", "rounds": "", "MB up": "", "sin θ, 5 columns": "sin θ"},
+        columns=("method", "rounds", "MB up", "sin θ, 5 columns"),
         where={
             "method": (
                 "LocalPower p=4, procrustes", "decaying p=4", "FedPCA(5), solver auto: moment", "UDA", "WDA",
             )
         },
     ),
-    "model1_modes": View(columns={"noise": "", "sin θ_k to the pooled rows'": "sin θ"}),
+    "model1_modes": View(columns=("noise", "sin θ_k to the pooled rows'")),
 }  # fmt: skip
 """By case: what is shown; of other cases the whole first table. The rest is in ``results``."""
 
-RENAMED = {"moment": "covariance", "FedPCA(5), solver auto: moment": "FedPCA", "way": "method"}
-"""Recorded names that have changed since; of a solver ``moment`` is ``upload``."""
+RENAMED = {
+    "FedPCA(5), solver auto: moment": "FedPCA",
+    "a round: median s": "seconds per round",
+    "all known": "exact numbers",
+    "an echo: median s": "seconds per echo",
+    "degrees to the exact ones, median (most)": "degrees to the exact ones",
+    "each silo by itself": "plain",
+    "epsilon": "ε",
+    "moment": "covariance",
+    "peak MB above the interpreter": "peak MB",
+    "sin θ to the exact subspace": "sin θ",
+    "sin θ, 5 columns": "sin θ",
+    "sin θ_k to the pooled rows'": "sin θ",
+    "told nothing": "nothing but ε",
+    "variances off by, median (most)": "variances off by",
+    "way": "method",
+}
+"""Recorded headings and cells under the names that documents use; of a solver ``moment`` is ``upload``."""
 
 
 def documents() -> list[Path]:
@@ -133,7 +140,7 @@ def shown(name: str, table: Mapping[str, Any]) -> str:
     rows = [dict(zip(recorded, map(str, row), strict=True)) for row in table["rows"]]
     rows = [row for row in rows if all(row[key] in wanted for key, wanted in view.where.items())]
     columns = [column for column in view.columns or recorded if column in recorded]
-    headings = [view.columns.get(column) or RENAMED.get(column, column) for column in columns]
+    headings = [RENAMED.get(column, column) for column in columns]
     return markdown(headings, [[_brief(column, row[column]) for column in columns] for row in rows])
 
 
@@ -238,8 +245,8 @@ def on_real_data(rows: Any) -> list[str]:
         sets = [data for (at, data), error in errors.items() if at == epsilon and error > LOST]
         lost.append(f"at ε = {epsilon:g} on {', '.join(sets) or 'none'}")
     return [
-        f"On {len(distinct(rows, 'data'))} real data sets at ε = {USUAL:g}, the default captures {ours} of the "
-        f"variance that the exact subspace captures ({reported}).",
+        f"On {len(distinct(rows, 'data'))} real data sets at ε = {USUAL:g}, the default captures {ours} of "
+        f"the variance that the exact subspace captures ({reported}).",
         "The default does not depend on how rows are split: captured variance changes by at most "
         f"{max(abs(alike[key] - by_label[key]) for key in alike):.1e} between random and label splits.",
         f"A direction is lost (mean sin θ above {LOST:g}) {'; '.join(lost)}.",
@@ -249,12 +256,10 @@ def on_real_data(rows: Any) -> list[str]:
 def beside_peers(found: dict[str, Any]) -> list[str]:
     rows = found["measured"]["fits"]
     errors = _means(rows, "error", "method", "data", epsilon=USUAL)
-    ratios = [
-        errors["fedpower", data] / errors["Analyze-Gauss", data] for data in distinct(rows, "data")
-    ]
+    ratios = [errors["fedpower", data] / errors["Analyze-Gauss", data] for data in distinct(rows, "data")]
     return [
-        "A trusted curator who holds all rows (Analyze-Gauss) is more accurate: with plain sums fedpower's error "
-        f"is {min(ratios):.2g} to {max(ratios):.2g} times the curator's at ε = {USUAL:g}.",
+        "A trusted curator who holds all rows (Analyze-Gauss) is more accurate: with plain sums fedpower's "
+        f"error is {min(ratios):.2g} to {max(ratios):.2g} times the curator's at ε = {USUAL:g}.",
         *(_finished(rows, peer, found["settings"]) for peer in ("OpenDP", "diffprivlib")),
     ]
 
@@ -271,8 +276,8 @@ def with_secure_sums(found: dict[str, Any]) -> str:
     columns, rows = found["table"]["columns"], found["table"]["rows"]
     ratios = [float(row[columns.index("secure / curator")]) for row in rows]
     return (
-        f"With secure aggregation the error is {min(ratios):.3g} to {max(ratios):.3g} times the curator's, and "
-        "nobody has to be trusted."
+        f"With secure aggregation the error is {min(ratios):.3g} to {max(ratios):.3g} times the curator's, "
+        "and nobody has to be trusted."
     )
 
 
