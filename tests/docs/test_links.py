@@ -16,7 +16,7 @@ from fedpower import CodeBook, FedPCA
 from fedpower.report.result import FILES
 from problems import spiked_rows
 
-LINKING = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
+LINKING = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/README.md"]
 
 
 @cache

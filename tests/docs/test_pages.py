@@ -79,7 +79,7 @@ LONGEST_S, WAIT_S = 600.0, 120.0
 """Seconds after which a command counts as hanging, however busy the machine, and a party as lost."""
 RUNNABLE = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
 SERVED = [page for page in PAGES if any("run by" in block.remarks for block in blocks(page))]
-FIRST = "docs/how-to/run-a-federation.md"
+FIRST = "docs/operator/federation.md"
 """The page whose federation the others take for granted, where they make none."""
 
 
