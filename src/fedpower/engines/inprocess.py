@@ -5,9 +5,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -381,18 +382,25 @@ class _Threads:
 
     def __init__(self, silos: Mapping[str, Answers], pools: Mapping[str, ThreadPoolExecutor]) -> None:
         self._silos, self._pools = silos, pools
-        self._done, self._open = set[Future[Message]](), set[Future[Message]]()
+        self._done, self._open = SimpleQueue[Future[Message]](), set[Future[Message]]()
 
     def send(self, question: Message) -> None:
-        self._open.add(self._pools[question.silo].submit(self._silos[question.silo].answer, question))
+        task = self._pools[question.silo].submit(self._silos[question.silo].answer, question)
+        self._open.add(task)
+        task.add_done_callback(self._done.put)
 
     def wait(self, seconds: float | None) -> Message | None:
         """Return the next answer; None when that time is over, or all have answered."""
-        if not self._done:
-            self._done, self._open = wait(self._open, seconds, FIRST_COMPLETED)
-        return self._done.pop().result() if self._done else None
+        if not self._open:
+            return None
+        try:
+            task = self._done.get(timeout=seconds)
+        except Empty:
+            return None
+        self._open.remove(task)
+        return task.result()
 
     def leave(self) -> None:
-        for task in self._open:
+        tasks, self._open, self._done = self._open, set(), SimpleQueue()
+        for task in tasks:
             task.cancel()
-        self._done, self._open = set(), set()

@@ -267,7 +267,7 @@ class Coordinator:
             replace(opened.question, silo=silo),
             self._study,
             n_rows=getattr(enrolled, "n_rows", None),
-            keys=[each.key for each in others if isinstance(each, SessionKey)],
+            keys=(each.key for each in others if isinstance(each, SessionKey)),
         )
 
 

@@ -5,7 +5,7 @@ The decoder has checked names and types of fields; here are lengths and ranges.
 
 import functools
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ _Demand = tuple[object, str, str]
 
 
 def problem_with(
-    body: Answer, asked: Message, study: Study, *, n_rows: int | None = None, keys: Container[bytes] = ()
+    body: Answer, asked: Message, study: Study, *, n_rows: int | None = None, keys: Iterable[bytes] = ()
 ) -> str | None:
     """Return why ``body`` is no answer to what a silo was asked; None where it is one."""
     for holds, what, must in _demands(body, asked, study, n_rows, keys):
@@ -98,7 +98,7 @@ def problem_with(
 
 
 def _demands(
-    body: Answer, asked: Message, study: Study, n_rows: int | None, keys: Container[bytes]
+    body: Answer, asked: Message, study: Study, n_rows: int | None, keys: Iterable[bytes]
 ) -> Iterator[_Demand]:
     made_for = getattr(body, "made_for", "")
     named = len(made_for) <= _LONGEST_RUN and made_for.isprintable()
