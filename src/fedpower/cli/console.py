@@ -101,12 +101,12 @@ def _cell(value: Any) -> str:
 _MOST_NOTES = 2
 
 
-def note(sentence: str, kind: str = "Note") -> None:
-    """Print a remark on stderr: of notes a command prints two, and all with --verbose."""
+def note(sentence: str, kind: str = "Note", *, always: bool = False) -> None:
+    """Print a remark on stderr: a command prints two, and all with --verbose."""
     context = click.get_current_context(silent=True)
     meta, verbose = ({}, False) if context is None else (context.meta, context.params.get("verbose"))
     meta["fedpower.notes"] = before = meta.get("fedpower.notes", 0) + 1
-    if kind != "Note" or verbose or before <= _MOST_NOTES:
+    if always or verbose or before <= _MOST_NOTES:
         say(f"{kind}: {sentence}", err=True)
 
 
@@ -279,5 +279,7 @@ def in_options(sentence: str, command: str = "fit") -> str:
     return _WORDS.sub(named, sentence)
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    note(" ".join(in_options(str(message)).split()), "Warning")
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Print a warning as a note; one about privacy always."""
+    always = issubclass(category, RuntimeWarning)
+    note(" ".join(in_options(str(message)).split()), "Warning", always=always)

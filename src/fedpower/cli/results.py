@@ -1,11 +1,11 @@
 """`fedpower show`, `transform` and `export`: what is done with results, on this machine."""
 
-import math
 import sys
 import webbrowser
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import numpy as np
 from fedpower.cli.console import bar_of, counted, in_options, note, print_json, print_table, say
 from fedpower.cli.options import PATH, READING, Command, option, options, output, reading_of
 from fedpower.errors import InputError
-from fedpower.estimator.plan import secure_errors
 from fedpower.linalg import Array, orth, principal_angles
+from fedpower.options import Secure
 from fedpower.privacy.ledger import rounded_down
 from fedpower.privacy.statement import featured_as
 from fedpower.protocol.solvers.angles import DETERMINED
+from fedpower.protocol.study import pooled_std
 from fedpower.report.export import (
     score_picture,
     score_suffix,
@@ -103,14 +104,36 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
         say(f"No component is determined: {in_options(cause)}.")
     if record.parameters.get("network") is not None:
         say(f"Next: fedpower analyze communities {folder} -k K")
-    elif (errors := secure_errors(result)) is not None:
-        before, after = (degrees(math.degrees(math.asin(min(error, 1.0)))) for error in errors)
-        say(f"Hint: --aggregation secure would cut the expected error from {before} to {after}.")
+    elif (times := _less_noise(result)) > _WORTH:
+        say(f"Hint: --aggregation secure would make the noise {times:.1f} times smaller.")
     if verbose:
         _print_details(result)
 
 
 _MOST_COMPONENTS, _SOME = 10, 0.01
+_SECURE_FROM, _NOISY, _WORTH = (
+    3,
+    10.0,
+    1.2,
+)  # silos; degrees that noise turns a component, and a gain that is worth a hint
+
+
+def _less_noise(result: Result) -> float:
+    """Return how many times less noise a secure sum of the same silos has, where noise is what limits."""
+    study, sizes = result.study, result.silo_sizes
+    least = len(sizes) if study.is_private and not study.is_secure else 0
+    if least < _SECURE_FROM or study.noises_steps or max(result.angles.noise_components) < _NOISY:
+        return 1.0
+    keys = tuple((name, f"{place:064x}") for place, name in enumerate(sizes))
+    secure: dict[str, Any] = {
+        "aggregation": Secure.name,
+        "colluders": 1,
+        "min_silos": least,
+        "identities": keys,
+    }
+    with suppress(InputError, ValueError):
+        return pooled_std(study, sizes) / pooled_std(replace(study, **secure), sizes)
+    return 1.0
 
 
 def _known_to_within(result: Result) -> Iterator[str]:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from fedpower.errors import InputError, require
 from fedpower.estimator.terms import build_study, noise_of, options_of
 from fedpower.linalg import Array, sin_theta
-from fedpower.options import AGGREGATIONS, FLAT, SOLVERS, Noise, Options, Upload, from_flat
+from fedpower.options import AGGREGATIONS, FLAT, SOLVERS, Noise, Options
 from fedpower.privacy.budget import MEAN, MOMENT, SCORES, SMALLEST_EPSILON, QueryTerms
 from fedpower.privacy.sensitivity import noise_for, summary_size
 from fedpower.protocol.coordinator import Ask, Coordinator, Round, drive, in_turn
@@ -232,34 +232,6 @@ def plan(
         missing=missing,
         needed=needed,
     )
-
-
-_SECURE_FROM = 3  # silos
-_CHEAP = 200  # columns up to which two predictions take no time
-_WORTH, _VISIBLE = 0.8, 0.1  # a secure sum helps where it leaves less than this share of an error above that
-
-
-def secure_errors(result: Result) -> tuple[float, float] | None:
-    """Return the predicted sin θ_k of a fit with plain sums and with a secure one, where that helps."""
-    study, given = result.study, dict(result.record.parameters)
-    is_plain = study.is_private and not study.is_secure and result.solver.solver == Upload.name
-    if not is_plain or study.network or len(result.silo_sizes) < _SECURE_FROM or study.n_features > _CHEAP:
-        return None
-    given |= {"n_components": result.n_components, "codebook": None, "aggregation": None}
-    given = {name: value for name, value in given.items() if name in FLAT and value != "inf"}
-    with suppress(InputError):
-        facts = _Facts(
-            sizes=result.silo_sizes,
-            n_features=result.n_features,
-            treatment=RowTreatment(),
-            spectrum=spectrum_of_result(result),
-            n_rehearsals=3,
-        )
-        both = ({**given, "aggregation": name} for name in AGGREGATIONS)
-        plain, secure = (facts.candidate(from_flat(options)).error for options in both)
-        if plain and secure and plain > _VISIBLE and secure < _WORTH * plain:
-            return plain, secure
-    return None
 
 
 # --- candidates -------------------------------------------------------------------------------------
