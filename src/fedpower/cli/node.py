@@ -407,7 +407,7 @@ def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
         PRODUCT: f"{asked[PRODUCT]} products of d×{budget.study.iteration_rank}"
         + (" with the trace" if budget.with_trace else ""),
         SCORES: "counts of rows by their scores on two components",
-        **dict.fromkeys(STAGES, "tallies of where cells lie and how long rows are"),
+        **dict.fromkeys(STAGES, "counts of cells and of rows by their size"),
     }
     parts = list(dict.fromkeys(words.get(label, label) for label in asked))
     if secure:
