@@ -131,6 +131,7 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     "docs/how-to/choose-epsilon-and-row-bound.md": three_hospitals,
     "docs/user/persons.md": visits,
     "docs/user/genotypes.md": genotyped,
+    "docs/user/result-folder.md": fitted_cohort,
     "docs/user/score-plots.md": three_hospitals,
     "docs/report.md": three_hospitals,
     "docs/officer/secure-aggregation.md": signed_hospitals,
