@@ -138,6 +138,7 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     **{f"docs/user/{name}.md": survey for name in SURVEY},
     "docs/user/persons.md": visits,
     "docs/user/genotypes.md": genotyped,
+    "docs/user/result-folder.md": fitted_cohort,
     "docs/user/score-plots.md": three_hospitals,
     "docs/officer/secure-aggregation.md": signed_hospitals,
 }
