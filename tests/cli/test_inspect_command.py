@@ -182,7 +182,7 @@ def test_tables_go_from_rules_to_scores_with_commands_alone(wards):
     assert scores["patient_id"].tolist() == ward(1)["patient_id"].tolist()
     assert np.isfinite(scores[["pc1", "pc2"]].to_numpy()).all()
     shown = succeed("plan", *files, "-k", 2, "--epsilon", 4, "--codebook", "codebook.toml")
-    assert "700 rows of 7 columns" in shown.stdout
+    assert "700 rows, 7 columns" in shown.stdout
 
 
 def test_all_problems_of_all_files_are_one_list_and_no_cell_is_in_it(wards):
@@ -208,8 +208,8 @@ def test_ids_and_constants_are_pointed_out_before_a_fit_and_dropped_on_request(w
     table.to_csv("west.csv", index=False)
     said = succeed("fit", "west.csv", "-k", 1, "--epsilon", "inf", "-o", "out")
     assert said.stderr == (
-        "Note: 'patient_id' is named like an id and different in every row; 'ward' is constant; to leave such "
-        "columns out, add --drop patient_id --drop ward\n"
+        "Note: 'patient_id' is named like an id and different in every row; 'ward' is constant; "
+        "to leave such columns out, add --drop patient_id --drop ward\n"
     )
     record = Path("out/run.json").read_text() + Path("out/report.html").read_text()
     assert "named like" not in record
