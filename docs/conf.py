@@ -18,7 +18,7 @@ copyright = "The fedpower authors, Apache-2.0"
 version = release = fedpower.__version__
 
 extensions = [
-    "myst_nb",
+    "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
@@ -36,12 +36,6 @@ templates_path = ["site/templates"]
 myst_enable_extensions = ["attrs_block", "colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
-
-# The notebook is kept without outputs and run whenever the site is built.
-nb_execution_mode = "force"
-nb_execution_raise_on_error = True
-nb_execution_timeout = 120
-nb_merge_streams = True
 
 # Reference from the code itself: a page per object, written into docs/reference/api.
 autodoc_default_options = {

@@ -14,7 +14,7 @@ from sphinx.application import Sphinx
 
 _LITERAL = re.compile(r"(``.+?``|`[^`]+`)")
 _TRAILING = re.compile(r"(?<![\\\w])(\w*[A-Za-z0-9])_(?!\w)")
-_PARAMETER = re.compile(r"(:\w+: |\s*\* )?(\*\*.+?\*\*) \((.+)\) -- (.*)")
+_PARAMETER = re.compile(r"(:\w+:\s+(?:\* )?|\s*\* )?(\*\*.+?\*\*) \((.+)\) -- (.*)")
 _ENUMERATED = re.compile(r"^(\s*\w)\.(?= |$)")
 _OPTION = re.compile(r"(?<![`\w-])(--?[a-z][a-z-]*)(?![\w`])")
 _PAGE = re.compile(r"docs/([\w/-]+)\.md")
