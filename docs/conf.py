@@ -30,6 +30,7 @@ extensions = [
     "plain_docstrings",
 ]
 exclude_patterns = ["site"]
+suppress_warnings = ["misc.highlighting_failure"]  # what a command prints need not be shell
 templates_path = ["site/templates"]
 
 # Markdown: what a forge renders too, headings that can be linked to, and `:::` for layout.
