@@ -42,7 +42,7 @@ def _claim(name: str, sentence: str, figure: str, panel: str, how: str, *parts: 
         name=name,
         whose="fedpower",
         sentence=sentence,
-        locus="docs/reproduce.md",
+        locus="docs/paper/reproduce.md",
         figure=figure,
         panel=panel,
         how=how,

@@ -81,7 +81,6 @@ def test_every_module_that_a_page_names_is_there():
 
 
 FOLDER = (ROOT / "docs" / "user" / "result-folder.md").read_text(encoding="utf-8")
-WORKS = (ROOT / "docs" / "reference" / "bibliography.md").read_text(encoding="utf-8")
 BIBLIOGRAPHY = (ROOT / "docs" / "references.bib").read_text(encoding="utf-8")
 ENTRIES = re.findall(r"^@\w+\{(\w+),\s*title = \{(.+)\},$", BIBLIOGRAPHY, flags=re.MULTILINE)
 
