@@ -86,7 +86,7 @@ def clipped(*, seeds: int = 20, places: tuple[int, ...] = tuple(range(len(ROWS))
 # Where auto takes clipped products
 
 CLEARLY, MOST_LOST = 0.8, 1.02
-"""Auto should clip where that has below the first share of the covariance's error, and never above the second."""
+"""Auto should clip where that has below the first share of the covariance's error, never above the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,8 @@ def clipped_auto(*, every: int = 1, rehearsals: int | None = None) -> Table:
     for point in grid(every):
         ways = point.planned("clipped", point.values, rehearsals).candidates
         errors = {
-            noise: next(way.error for way in ways if way.noise == noise) for noise in ("covariance", "clipped")
+            noise: next(way.error for way in ways if way.noise == noise)
+            for noise in ("covariance", "clipped")
         }
         records.append({**asdict(point), **errors, "taken": point.taken})
     lines = []
