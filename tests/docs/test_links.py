@@ -13,7 +13,7 @@ from markdown_it.token import Token
 from pages import PAGES, ROOT
 
 import fedpower
-from fedpower import CodeBook, FedPCA, analyses
+from fedpower import CodeBook, FedPCA, analysis
 from fedpower.report.result import FILES
 from problems import spiked_rows
 
@@ -98,7 +98,7 @@ def test_every_file_array_and_key_of_a_result_is_explained(tmp_path):
     rows, written = spiked_rows(200, 6), tmp_path / "result"
     model.fit_silos([rows[:100], rows[100:]]).save(written)
     named = set(re.findall(r"`([\w.]+)`", FOLDER))
-    assert {path.name for path in written.iterdir()} <= {*FILES, "moment.npz"} <= named | {"moment.npz"}
+    assert {path.name for path in written.iterdir()} <= {*FILES, "covariance.npz"} <= named
     with np.load(written / "components.npz") as stored:
         assert set(stored.files) <= named
     record = json.loads((written / "run.json").read_text())
@@ -111,7 +111,7 @@ def test_every_exported_object_has_a_page_in_the_reference():
     api = (ROOT / "docs" / "reference" / "api.rst").read_text(encoding="utf-8")
     listed = set(re.findall(r"^   (fedpower\.[\w.]+)$", api, flags=re.MULTILINE))
     exported = {f"fedpower.{name}" for name in fedpower.__all__ if name != "__version__"}
-    assert exported | {f"fedpower.analyses.{name}" for name in analyses.__all__} <= listed
+    assert exported | {f"fedpower.analysis.{name}" for name in analysis.__all__} <= listed
 
 
 @pytest.mark.parametrize("page", PAGES)
