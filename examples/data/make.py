@@ -30,10 +30,11 @@ def main() -> None:
         drug_costs=rows["drugdol"].round(2),
         outpatient_costs=rows["outpdol"].round(2),
     )
-    names = (
-        "person year age sex schooling income family_size health general_health mental_health chronic "
-        "limited visits drug_costs outpatient_costs"
-    ).split()
+    names = [
+        *("person", "year", "age", "sex", "schooling", "income", "family_size", "health"),
+        *("general_health", "mental_health", "chronic", "limited"),
+        *("visits", "drug_costs", "outpatient_costs"),
+    ]
     for silo, sites in SITES.items():
         table.loc[rows["site"].isin(sites), names].to_csv(
             Path(__file__).parent / f"{silo}.csv", index=False, float_format="%g"
