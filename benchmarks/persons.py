@@ -32,7 +32,7 @@ def visits(persons: int, axes: Array, seed: int) -> tuple[Array, Any]:
 
 @case(
     "persons",
-    about="fits that protect persons: accuracy beside one row of each and group privacy, and time",
+    about="fits that protect persons: accuracy against one row of each and group privacy, and time",
     quick={"persons": 200, "columns": 5, "seeds": 1, "timed_rows": 500, "timed_persons": 50, "repeats": 1},
 )
 def persons(
@@ -46,7 +46,12 @@ def persons(
     repeats: int = 3,
 ) -> Table:
     axes = np.linalg.qr(np.random.default_rng(7).standard_normal((columns, RANK)))[0]
-    given: Record = {"delta": DELTA, "row_norm": 1.2 * columns**0.5, "noise": "moment", "standardize": False}
+    given: Record = {
+        "delta": DELTA,
+        "row_norm": 1.2 * columns**0.5,
+        "noise": "covariance",
+        "standardize": False,
+    }
     together = epsilon_of(mu_of(epsilon, DELTA) / MOST_VISITS, DELTA)
     errors: dict[str, list[float]] = {}
     for seed in range(seeds):

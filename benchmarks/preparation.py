@@ -13,7 +13,7 @@ from scipy.linalg import subspace_angles
 from benchmarks.data_sets import Array, packaged
 from benchmarks.fits import fed_pca
 from benchmarks.runner import MissingError, Record, Table, case, say, scratch
-from fedpower import FedPCA, read_code_book
+from fedpower import CodeBook, FedPCA
 
 DELTA = 1e-6
 
@@ -64,7 +64,7 @@ def _real(small: bool) -> Iterator[Data]:
     aggregation="secure",
     quick={"seeds": 1, "small": True},
 )
-@case("preparation", about="fits with nothing but ε beside fits that know every mean and deviation",
+@case("preparation", about="fits with nothing but ε against fits that know every mean and deviation",
       quick={"seeds": 1, "small": True})  # fmt: skip
 def preparation(*, seeds: int = 20, silos: int = 1, aggregation: str = "plain", small: bool = False) -> Table:
     lines, measured = [], []
@@ -314,7 +314,7 @@ def tables(*, seeds: int = 20, csv: Path | None = None) -> Table:
 
 
 def _captured(files: dict[str, Path], rules: Path, seeds: int, **given: Any) -> Record:
-    book = read_code_book(rules)
+    book = CodeBook.load(rules)
     width = FedPCA(1, epsilon=math.inf, standardize=True, codebook=book).fit_silos(files).n_features_in_
     exact = FedPCA(width, epsilon=math.inf, standardize=True, codebook=book).fit_silos(files)
     moment = (exact.components_.T * exact.explained_variance_) @ exact.components_

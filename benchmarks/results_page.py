@@ -1,24 +1,108 @@
-"""What docs/results.md says beside tables: findings in sentences, claims and figures of the reproduction.
+"""What documents show of results: tables cut to what a reader needs, claims, and findings in sentences.
 
 No number is typed: all are computed from ``results`` and from ``docs/reproduction``.
 """
 
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks import runner
 from benchmarks.runner import HERE, distinct, having, kept, markdown, read_json
 
-REPRODUCTION = Path(__file__).parents[1] / "docs" / "reproduction"
-
-
-DOCUMENTS = (HERE / "README.md", HERE.parent / "docs" / "results.md")
+ROOT = HERE.parent
+REPRODUCTION = ROOT / "docs" / "reproduction"
 PLACE = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PLACES: dict[str, Callable[[], str]] = {}
-"""By name: what else fills a marked place of a document, beside the results of a case."""
+"""By name: what else fills a marked place of a document, in addition to results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What documents show of a recorded table: its columns, or some, and its rows, or those that match."""
+
+    columns: Sequence[str] = ()
+    where: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+FITTED = ("way", "method", "seconds", "sin θ to the exact subspace", "peak MB above the interpreter")
+SURE = View(columns=("epsilon", "determined", "of these hold"), where={"case": ("all",)})
+VIEWS = {
+    "libraries": View(columns=FITTED),
+    "fit_files": View(columns=("rows from", *FITTED)),
+    "growth": View(columns=("what grows", "from … to", "exponent of the time")),
+    "federation": View(
+        columns=("silos", "kB up, down a silo", "a round: median s", "an echo: median s"),
+    ),
+    "preparation": View(columns=("data", "rows", "ε", "told nothing", "all known")),
+    "predictions": View(where={"ε": ("1",), "problem": ("Model I",)}),
+    "persons": View(columns=("what is protected, and fitted", "sin θ₃")),
+    "secure": View(columns=("model", "ε", "curator", "secure", "each silo by itself")),
+    "clipped": View(columns=("law", "d", "n", "covariance", "clipped")),
+    "tables": View(columns=("ACTG175", "sum", "ε", "captured, median", "least")),
+    "units": View(
+        columns=(
+            "components of", "ε",
+            "degrees to the exact ones, median (most)", "variances off by, median (most)",
+        ),
+    ),
+    "angles_tables": SURE,
+    "angles_bound": SURE,
+    "correlations": View(
+        columns=("table", "error as released", "error shrunk", "intervals that hold"), where={"ε": ("1",)}
+    ),
+    "completion": View(
+        columns=("ratings", "persons", "ε", "sums", "error, median", "of released means"),
+        where={"ratings": ("simulated", "bfi"), "persons": ("10,000", "2,240")},
+    ),
+    "ranking": View(columns=("comparisons", "scores that hold", "places that hold")),
+    "networks": View(
+        columns=("protected", "sum", "ε", "placed as the atlas says"), where={"ε": ("inf", "1.0")}
+    ),
+    "rounds": View(
+        columns=("σ_{k+1}/σ_k", "method", "rounds to 1e-02", "rounds to 1e-06"),
+        where={"η": ("0.200",), "method": ("Algorithm 1", "LocalPower p=8 decaying", "krylov cold")},
+    ),
+    "accuracy_real": View(where={"ε": ("1",), "split": ("by label",)}),
+    "localpower_tables": View(where={"split": ("by label",)}),
+    "a9a_localpower": View(
+        columns=("method", "rounds", "MB up", "sin θ, 5 columns"),
+        where={
+            "method": (
+                "LocalPower p=4, procrustes", "decaying p=4", "FedPCA(5), solver auto: upload", "UDA", "WDA",
+            )
+        },
+    ),
+    "model1_modes": View(columns=("noise", "sin θ_k to the pooled rows'")),
+}  # fmt: skip
+"""By case: what is shown; of other cases the whole first table. The rest is in ``results``."""
+
+RENAMED = {
+    "FedPCA(5), solver auto: upload": "FedPCA",
+    "a round: median s": "seconds per round",
+    "all known": "exact numbers",
+    "an echo: median s": "seconds per echo",
+    "degrees to the exact ones, median (most)": "degrees to the exact ones",
+    "each silo by itself": "plain",
+    "epsilon": "ε",
+    "peak MB above the interpreter": "peak MB",
+    "sin θ to the exact subspace": "sin θ",
+    "sin θ, 5 columns": "sin θ",
+    "sin θ_k to the pooled rows'": "sin θ",
+    "told nothing": "nothing but ε",
+    "variances off by, median (most)": "variances off by",
+    "way": "method",
+}
+"""Recorded headings and cells under the names that documents use."""
+
+
+def documents() -> list[Path]:
+    """Return the documents that have marked places."""
+    pages = [HERE / "README.md", ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in pages if PLACE.search(page.read_text(encoding="utf-8"))]
 
 
 def place(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
@@ -29,9 +113,9 @@ def place(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
     return register
 
 
-def render(*, check: bool = False, documents: Sequence[Path] = DOCUMENTS) -> list[str]:
+def render(*, check: bool = False, pages: Iterable[Path] | None = None) -> list[str]:
     stale = []
-    for path in documents:
+    for path in documents() if pages is None else pages:
         old = path.read_text(encoding="utf-8")
         new = PLACE.sub(lambda found: f"{found[1]}\n{section(found[2])}\n\n{found[3]}", old)
         if new != old:
@@ -47,17 +131,29 @@ def section(name: str) -> str:
     if not (runner.RESULTS / f"{name}.json").exists():
         return f"Not measured yet: `python -m benchmarks {name}`."
     found = kept(name)
-    more = [f"{each['title']}\n\n{markdown(each['columns'], each['rows'])}" for each in found.get("more", ())]
-    settings = ", ".join(f"{key}: {_brief(value)}" for key, value in found["settings"].items())
-    facts = ", ".join(f"{key}: {value}" for key, value in found["machine"].items())
-    table = markdown(found["table"]["columns"], found["table"]["rows"])
-    return "\n\n".join([table, *found["notes"], *more, f"<sub>{settings}. {facts}.</sub>"])
+    return f"{shown(name, found['table'])}\n\n<sub>{_source(name, found)}</sub>"
 
 
-def _brief(value: object) -> str:
-    if isinstance(value, list) and len(value) > 3 and value == list(range(len(value))):
-        return f"0 to {value[-1]}"
-    return str(value)
+def shown(name: str, table: Mapping[str, Any]) -> str:
+    view, recorded = VIEWS.get(name, View()), table["columns"]
+    rows = [dict(zip(recorded, map(str, row), strict=True)) for row in table["rows"]]
+    rows = [row for row in rows if all(row[key] in wanted for key, wanted in view.where.items())]
+    columns = [column for column in view.columns or recorded if column in recorded]
+    headings = [RENAMED.get(column, column) for column in columns]
+    return markdown(headings, [[_brief(row[column]) for column in columns] for row in rows])
+
+
+def _brief(cell: str) -> str:
+    """Return a cell without its range or spread, under today's name."""
+    return re.sub(r"(?<=[\d%°]) (\([^)]*\)|± \S+)", "", RENAMED.get(cell, cell))
+
+
+def _source(name: str, found: Mapping[str, Any]) -> str:
+    facts = found["machine"]
+    cores = f"{facts['cores']} core{'s' * (facts['cores'] > 1)}" if "cores" in facts else ""
+    busy = "a busy machine" if any("other work" in note.lower() for note in found["notes"]) else ""
+    parts = (f"`python -m benchmarks {name}`", facts.get("date", ""), cores, facts["cpu"], busy)
+    return ", ".join(part for part in parts if part and part != "unknown") + "."
 
 
 @place("findings")
@@ -65,37 +161,28 @@ def findings() -> str:
     sentences = [
         *on_claims(_claims(REPRODUCTION)),
         *on_real_data(kept("accuracy_real")["measured"]),
-        *beside_peers(kept("accuracy_peers")),
+        *against_peers(kept("accuracy_peers")),
         with_secure_sums(kept("secure")),
-        beside_localpower(kept("localpower_tables")["measured"]),
+        against_localpower(kept("localpower_tables")["measured"]),
     ]
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 @place("claims")
 def claims(folder: Path = REPRODUCTION) -> str:
-    columns = ["claim", "whose", "what it says", "where", "figure", "holds", "what was found"]
+    columns = ["claim", "whose", "figure", "holds", "measured", "bound"]
     rows = [
         [
             claim["id"],
             claim["whose"],
-            _cell(claim["sentence"]),
-            claim.get("locus", claim.get("where", "")),
             claim["figure"],
             "yes" if claim["holds"] else "**no**",
-            _cell(claim["explanation"]),
+            f"{claim['test']['value']:.3g}",
+            claim["threshold"],
         ]
         for claim in _claims(folder)
     ]
     return markdown(columns, rows) if rows else "The paper's figures and claims: `make reproduce` makes them."
-
-
-@place("figures")
-def figures(folder: Path = REPRODUCTION) -> str:
-    file = folder / "captions.json"
-    captions: dict[str, str] = read_json(file) if file.exists() else {}
-    shown = [f"![{name}]({folder.name}/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
-    return "\n\n".join(shown)
 
 
 def _claims(folder: Path) -> list[dict[str, Any]]:
@@ -104,15 +191,25 @@ def _claims(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+@place("peers")
+def peers() -> str:
+    """Return what each method captures of the exact subspace's variance, by data set."""
+    rows = kept("accuracy_peers")["measured"]["fits"]
+    found = _means(rows, "captured", "method", "data", epsilon=USUAL)
+    sets = distinct(rows, "data")
+    cells = [
+        [method, *(f"{found[method, data]:.3f}" if (method, data) in found else "–" for data in sets)]
+        for method in distinct(rows, "method")
+    ]
+    table = markdown(["method", *sets], cells)
+    return f"{table}\n\n<sub>{_source('accuracy_peers', kept('accuracy_peers'))}</sub>"
 
 
 def on_claims(claims: Sequence[dict[str, Any]]) -> list[str]:
     sentences = []
     for whose, name in (("paper", "the paper"), ("fedpower", "fedpower")) if claims else ():
         holds = [claim["holds"] for claim in claims if claim["whose"] == whose]
-        sentences.append(f"Of {len(holds)} claims of {name} that were put to the test, {sum(holds)} hold.")
+        sentences.append(f"Of {len(holds)} tested claims of {name}, {sum(holds)} hold.")
     return sentences
 
 
@@ -146,68 +243,48 @@ def on_real_data(rows: Any) -> list[str]:
         sets = [data for (at, data), error in errors.items() if at == epsilon and error > LOST]
         lost.append(f"at ε = {epsilon:g} on {', '.join(sets) or 'none'}")
     return [
-        f"On {len(distinct(rows, 'data'))} real data sets at ε = {USUAL:g}, fedpower's default captures "
-        f"{ours} of the variance that the exact subspace captures ({reported}).",
-        "Whether silos are alike or hold different labels makes no difference to the default: with the "
-        "same noise, captured variance changes by "
-        f"{max(abs(alike[key] - by_label[key]) for key in alike):.1e} at most.",
-        "It is no magic: a direction of the subspace is lost (mean sin θ_k above "
-        f"{LOST:g}) {'; '.join(lost)}.",
+        f"On {len(distinct(rows, 'data'))} real data sets at ε = {USUAL:g}, the default captures {ours} of "
+        f"the variance that the exact subspace captures ({reported}).",
+        "The default does not depend on how rows are split: captured variance changes by at most "
+        f"{max(abs(alike[key] - by_label[key]) for key in alike):.1e} between random and label splits.",
+        f"A direction is lost (mean sin θ above {LOST:g}) {'; '.join(lost)}.",
     ]
 
 
-def beside_peers(found: dict[str, Any]) -> list[str]:
+def against_peers(found: dict[str, Any]) -> list[str]:
     rows = found["measured"]["fits"]
     errors = _means(rows, "error", "method", "data", epsilon=USUAL)
-    captured = _means(rows, "captured", "method", "data", epsilon=USUAL)
-    sets = distinct(rows, "data")
-    ratios = [errors["fedpower", data] / errors["Analyze-Gauss", data] for data in sets]
-    better = [each for each in sets if captured["fedpower", each] > captured["exponential mechanism", each]]
+    ratios = [errors["fedpower", data] / errors["Analyze-Gauss", data] for data in distinct(rows, "data")]
     return [
-        "The price of trusting nobody: a curator who holds all rows (Analyze-Gauss) is more accurate at "
-        f"the same ε and δ; fedpower's error is {min(ratios):.2g} to {max(ratios):.2g} times the curator's "
-        f"at ε = {USUAL:g}. (With m equal silos its noise is √m times as large.)",
-        f"At ε = {USUAL:g} fedpower, which trusts nobody and allows a δ, captures more than a curator with "
-        f"pure ε (exponential mechanism) on {len(better)} of {len(sets)} data sets: "
-        f"{', '.join(better) or 'none'}.",
-        *(_finished(rows, len(sets), peer, found["settings"]) for peer in ("OpenDP", "diffprivlib")),
+        "A trusted curator who holds all rows (Analyze-Gauss) is more accurate: with plain sums fedpower's "
+        f"error is {min(ratios):.2g} to {max(ratios):.2g} times the curator's at ε = {USUAL:g}.",
+        *(_finished(rows, peer, found["settings"]) for peer in ("OpenDP", "diffprivlib")),
     ]
 
 
-def _finished(rows: Any, sets: int, peer: str, settings: dict[str, Any]) -> str:
-    ours = _means(rows, "captured", "data", "epsilon", method="fedpower")
-    reported = "; ".join(
-        f"{data} at ε = {epsilon:g}: {share:.2f} against fedpower's {ours[data, epsilon]:.2f}"
-        for (data, epsilon), share in _means(rows, "captured", "data", "epsilon", method=peer).items()
-    )
-    asked = sets * len(settings["epsilons"]) * len(settings["seeds"])
+def _finished(rows: Any, peer: str, settings: dict[str, Any]) -> str:
+    asked = len(distinct(rows, "data")) * len(settings["epsilons"]) * len(settings["seeds"])
     return (
-        f"{peer}'s PCA finished {len(having(rows, method=peer))} of {asked} fits in the "
-        f"{settings['limit_s']:g} core seconds or {settings['limit_clock_s']:g} seconds "
-        f"on the clock it had for a data set{f' (captured variance on {reported})' * bool(reported)}."
+        f"{peer}'s PCA finished {len(having(rows, method=peer))} of {asked} fits within "
+        f"{settings['limit_s']:g} core seconds per data set."
     )
 
 
 def with_secure_sums(found: dict[str, Any]) -> str:
     columns, rows = found["table"]["columns"], found["table"]["rows"]
     ratios = [float(row[columns.index("secure / curator")]) for row in rows]
-    models = list(dict.fromkeys(row[columns.index("model")] for row in rows))
     return (
-        'That price need not be paid: with a secure sum (`aggregation="secure"`) the error is '
-        f"{min(ratios):.3g} to {max(ratios):.3g} times the curator's on {' and '.join(models)} at "
-        f"{len(rows) // len(models)} values of ε, with nobody trusted ([how](officer/secure-aggregation.md))."
+        f"With secure aggregation the error is {min(ratios):.3g} to {max(ratios):.3g} times the curator's, "
+        "and nobody has to be trusted."
     )
 
 
-def beside_localpower(rows: Any) -> str:
+def against_localpower(rows: Any) -> str:
     methods = [key for key in rows[0] if key not in ("data", "split")]
     ours = next(method for method in methods if method.startswith("FedPCA"))
     worst = {method: max(statistics.mean(row[method]) for row in rows) for method in methods}
     reported = ", ".join(f"{method} {worst[method]:.1e}" for method in methods if method != ours)
-    return (
-        "Without noise, in LocalPower's protocol, the default's largest mean error over all data and "
-        f"splits is {worst[ours]:.1e}; the others' largest: {reported}."
-    )
+    return f"Without noise the default's largest mean error is {worst[ours]:.1e} (others: {reported})."
 
 
 def _range(values: Sequence[float]) -> str:

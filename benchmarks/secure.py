@@ -19,7 +19,7 @@ GIVEN = {"delta": 1e-4, **AS_IS}
 
 @case(
     "secure_spiked",
-    about="secure sums beside a trusted curator on Model I, with a hundred seeds",
+    about="secure sums against a trusted curator on Model I, with a hundred seeds",
     models=("Model I",),
     seeds=100,
     draws=25,
@@ -28,7 +28,7 @@ GIVEN = {"delta": 1e-4, **AS_IS}
 )
 @case(
     "secure",
-    about="secure sums: accuracy beside a trusted curator, bytes and time beside plain uploads",
+    about="secure sums: accuracy against a trusted curator, bytes and time against plain uploads",
     quick={"models": ("Model I",), "rows": 2_000, "seeds": 1, "columns": (8,), "silos": (3,), "repeats": 1},
 )
 def secure(
@@ -87,7 +87,7 @@ def _accuracy(name: str, size: int, seeds: int, draws: int) -> dict[str, dict[st
         for epsilon in EPSILONS:
             for way in WAYS:
                 sums = {"aggregation": "secure"} if way == "secure" else {}
-                model = fed_pca(rank, epsilon=epsilon, noise="moment", **GIVEN, **sums)
+                model = fed_pca(rank, epsilon=epsilon, noise="covariance", **GIVEN, **sums)
                 model.fit_silos([pooled] if way == "curator" else parts)
                 errors[f"{epsilon:g}"][way].append(sin_theta(model.components_.T, truth))
         say(f"{name}, seed {seed}")
@@ -101,7 +101,9 @@ def _cost(width: int, count: int, repeats: int) -> list[dict[str, Any]]:
     parts = np.array_split(model_one(COST_ROWS * count, width), count)
 
     def fit(way: str) -> dict[str, float]:
-        history = fed_pca(4, epsilon=1.0, noise="moment", aggregation=way, **GIVEN).fit_silos(parts).history_
+        history = (
+            fed_pca(4, epsilon=1.0, noise="covariance", aggregation=way, **GIVEN).fit_silos(parts).history_
+        )
         return {key: sum(each[key] for each in history) / count for key in ("bytes_up", "bytes_down")}
 
     ways = {way: lambda way=way: fit(way) for way in ("secure", "plain")}

@@ -13,7 +13,7 @@ from benchmarks.runner import Case, Table, in_own_process, markdown
 from fedpower.linalg import sin_theta
 from fedpower.privacy import delta_of
 
-DOCS = Path(__file__).parents[2] / "docs"
+PAPER = Path(__file__).parents[2] / "docs" / "paper"
 
 
 def sized(
@@ -44,24 +44,24 @@ def test_marked_places_are_written_and_stale_ones_found(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "RESULTS", tmp_path)
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- results: sized -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
-    assert render(check=True, documents=[page]) == ["page.md"]
+    assert render(check=True, pages=[page]) == ["page.md"]
     assert "old" in page.read_text(encoding="utf-8")
-    render(documents=[page])
+    render(pages=[page])
     assert "Not measured yet" in page.read_text(encoding="utf-8")
     runner.run_case(CASE, tmp_path)
-    render(documents=[page])
+    render(pages=[page])
     text = page.read_text(encoding="utf-8")
     assert markdown(["rows"], [[20]]) in text
     assert text.startswith("before")
     assert text.endswith("after\n")
-    assert render(check=True, documents=[page]) == []
+    assert render(check=True, pages=[page]) == []
 
 
 def test_documents_match_the_recorded_results_and_their_pictures_are_there():
     assert render(check=True) == []
-    for line in (DOCS / "results.md").read_text(encoding="utf-8").splitlines():
+    for line in (PAPER / "results.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("!["):
-            assert (DOCS / line.rpartition("(")[2].rstrip(")")).exists()
+            assert (PAPER / line.rpartition("(")[2].rstrip(")")).exists()
 
 
 def test_the_curators_noise_is_what_the_promise_needs_and_none_without_privacy(rows):

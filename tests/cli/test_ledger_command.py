@@ -37,7 +37,7 @@ def test_what_is_shown_is_the_ledgers_statement_and_charges_nothing(used):
     said = succeed("ledger", "show", used).stdout
     for part in (
         "silo 'north'",
-        "moment",
+        "covariance",
         "spent 1, left 1.67",
         "28% of the cap is used (releases cost less",
     ):

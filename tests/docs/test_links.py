@@ -81,7 +81,6 @@ def test_every_module_that_a_page_names_is_there():
 
 
 FOLDER = (ROOT / "docs" / "user" / "result-folder.md").read_text(encoding="utf-8")
-WORKS = (ROOT / "docs" / "reference" / "bibliography.md").read_text(encoding="utf-8")
 BIBLIOGRAPHY = (ROOT / "docs" / "references.bib").read_text(encoding="utf-8")
 ENTRIES = re.findall(r"^@\w+\{(\w+),\s*title = \{(.+)\},$", BIBLIOGRAPHY, flags=re.MULTILINE)
 
@@ -91,7 +90,7 @@ def test_every_file_array_and_key_of_a_result_is_explained(tmp_path):
     rows, written = spiked_rows(200, 6), tmp_path / "result"
     model.fit_silos([rows[:100], rows[100:]]).save(written)
     named = set(re.findall(r"`([\w.]+)`", FOLDER))
-    assert {path.name for path in written.iterdir()} <= {*FILES, "moment.npz"} <= named
+    assert {path.name for path in written.iterdir()} <= {*FILES, "covariance.npz"} <= named
     with np.load(written / "components.npz") as stored:
         assert set(stored.files) <= named
     record = json.loads((written / "run.json").read_text())

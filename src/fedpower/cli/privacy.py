@@ -9,7 +9,7 @@ import click
 
 from fedpower.cli.console import advancing, bar_of, note, print_json, print_table, say
 from fedpower.cli.options import Command, option, options
-from fedpower.errors import InputError, require
+from fedpower.exceptions import InputError, require
 from fedpower.privacy import Ledger, mu_of
 from fedpower.privacy.ledger import jsonable, rounded_down
 from fedpower.report.text import date_and_time
@@ -165,7 +165,7 @@ def _epsilon(value: float | None) -> str:
 # --- audit -----------------------------------------------------------------------------------------
 
 STEPS = 5
-Mode = Literal["paper", "step", "moment", "secure", "prepared", "clipped", "scores"]
+Mode = Literal["paper", "step", "covariance", "secure", "prepared", "clipped", "scores"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 _RUNS, _ATTACKS = 1000, 15
 _AUDITED, _ATTACKED = (4.0,), (0.5, 1.0, 4.0, 10.0)
@@ -220,7 +220,7 @@ def _audit(epsilon: float, runs: int, **given: Any) -> bool:
     terms = {"epsilon": epsilon, "delta": given["delta"], "n_steps": STEPS}
     plans: list[tuple[Any, bool, float]] = []
     for name in _available() if mode == "all" else (mode,):
-        centrings = (False, True) if name in ("moment", "secure") else (False,)
+        centrings = (False, True) if name in ("covariance", "secure") else (False,)
         plans += [] if halved else [(name, center, 1.0) for center in centrings]
         plans.append((name, False, control_factor(name, **terms, of_needed=control)))
     with bar_of("runs", 2 * runs * len(plans)) as advance:
@@ -310,7 +310,14 @@ def _play_attack(
         record |= {"error_by_round_without_noise": by_round}
         print_json(record | {"results": jsonable(results)})
         return
-    headings = ("noise", "epsilon", "error of the moment", "its range", "cosine of the row", "range of it")
+    headings = (
+        "noise",
+        "epsilon",
+        "error of the covariance",
+        "its range",
+        "cosine of the row",
+        "range of it",
+    )
     shown = [
         (
             result.mode,
@@ -324,9 +331,9 @@ def _play_attack(
     ]
     print_table(None, headings, shown, numbers=headings[1:])
     known = next((count for count, error in enumerate(by_round, 1) if error < 1e-6), None)
-    when = f"{len(by_round)} rounds were too few to know the whole moment"
+    when = f"{len(by_round)} rounds were too few to know the whole covariance"
     if known:
-        when = f"after {known} rounds the coordinator knows the moment to {by_round[known - 1]:.0e}"
+        when = f"after {known} rounds the coordinator knows the covariance to {by_round[known - 1]:.0e}"
     click.echo(
         f"Without noise {when}, and with it a person's row; with noise the row is a guess "
         f"(a blind one has cosine {chance:.2f})."

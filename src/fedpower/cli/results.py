@@ -14,7 +14,8 @@ import numpy as np
 
 from fedpower.cli.console import bar_of, counted, note, print_json, print_table, say
 from fedpower.cli.options import PATH, READING, Command, option, options, output, reading_of
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
+from fedpower.files import new_file
 from fedpower.linalg import Array, orth, principal_angles
 from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.report.export import (
@@ -27,7 +28,6 @@ from fedpower.report.export import (
     write_scores,
     write_scores_csv,
 )
-from fedpower.report.files import new_file
 from fedpower.report.record import REPORT, plain
 from fedpower.report.result import Result, read_result, write_report
 from fedpower.report.text import and_more, degrees, human_bytes
@@ -282,7 +282,7 @@ def export(model: Path, *, kind: str, output: Path, rows: Path | None, **given: 
     csv and parquet: a line for each feature with its mean, scale and loading on every component. plink:
     .eigenvec and .eigenval as of plink2 --pca. anndata: a copy of the .h5ad with scores, components and
     variances where scanpy looks for them. onnx: the projection as a graph. For scikit-learn there is
-    `fedpower.read_result(MODEL).to_sklearn()`.
+    `fedpower.load(MODEL).to_sklearn()`.
     """
     result = read_result(model)
     if (rows is None) == (kind in _WITH_ROWS):

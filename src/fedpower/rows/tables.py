@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import CellError, InputError, require
+from fedpower.exceptions import CellError, InputError, require
 from fedpower.rows.source import Extra, pick_columns, require_shape
 from fedpower.rules.expressions import Cells, Compiled, compiled, problems_in, staged
 from fedpower.rules.rules import Rule, TableRules
