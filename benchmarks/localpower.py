@@ -168,7 +168,7 @@ def localpower_tables(*, seeds: int = 10, names: tuple[str, ...] = ()) -> Table:
         notes=[
             f"sin θ over all {RANK} columns, mean ± standard deviation over {seeds} splits and starts, "
             f"without noise. UDA and WDA send local eigenvectors once; LocalPower sends bases in {N_ROUNDS} "
-            "rounds; FedPCA with its default solver sends moments once."
+            "rounds; FedPCA with its default solver sends covariances once."
         ],
         settings={"columns": RANK, "local_steps": LOCAL_STEPS, "rounds": N_ROUNDS, "left_out": left_out},
     )

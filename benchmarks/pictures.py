@@ -22,7 +22,7 @@ def draw_all() -> None:
 MODES = {
     "paper": ("noise as printed\nin the paper", "o", "white"),
     "step": ("each step noised,\nexact accounting", "s", "#9a9a9a"),
-    "moment": ("fedpower's default:\nthe moment noised once", "D", "black"),
+    "covariance": ("fedpower's default:\nthe covariance noised once", "D", "black"),
 }
 
 

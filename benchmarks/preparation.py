@@ -13,7 +13,7 @@ from scipy.linalg import subspace_angles
 from benchmarks.data_sets import Array, packaged
 from benchmarks.fits import fed_pca
 from benchmarks.runner import MissingError, Record, Table, case, say, scratch
-from fedpower import FedPCA, read_code_book
+from fedpower import CodeBook, FedPCA
 
 DELTA = 1e-6
 
@@ -314,7 +314,7 @@ def tables(*, seeds: int = 20, csv: Path | None = None) -> Table:
 
 
 def _captured(files: dict[str, Path], rules: Path, seeds: int, **given: Any) -> Record:
-    book = read_code_book(rules)
+    book = CodeBook.load(rules)
     width = FedPCA(1, epsilon=math.inf, standardize=True, codebook=book).fit_silos(files).n_features_in_
     exact = FedPCA(width, epsilon=math.inf, standardize=True, codebook=book).fit_silos(files)
     moment = (exact.components_.T * exact.explained_variance_) @ exact.components_

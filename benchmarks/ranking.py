@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from benchmarks.data_sets import Array, packaged
 from benchmarks.derived import in_parts
-from benchmarks.fits import fed_moment
+from benchmarks.fits import fed_covariance
 from benchmarks.runner import Table, case
 from fedpower import comparisons
-from fedpower.analyses import Ranking
-from fedpower.report.moment import Moment
+from fedpower.analysis import Ranking
+from fedpower.report.covariance import Covariance
 
 DELTA = 1e-6
 COMPARISON_BOUND = 1.7321  # of a comparison's row: two ones and an outcome
@@ -80,9 +80,9 @@ class Law:
         return np.asarray(np.linalg.lstsq(self.signed * root[:, None], wanted, rcond=None)[0])
 
 
-def release(tables: list[pd.DataFrame], **terms: Any) -> Moment:
+def release(tables: list[pd.DataFrame], **terms: Any) -> Covariance:
     book = {"codebook": comparisons(ITEMS), "center": False, "epsilon": 1.0, "delta": DELTA}
-    return fed_moment(**{**book, "n_jobs": 1, **terms}).fit_silos(tables).moment_
+    return fed_covariance(**{**book, "n_jobs": 1, **terms}).fit_silos(tables).release_
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Case:
     repeated: bool = False
     terms: dict[str, Any] = field(default_factory=dict)
 
-    def template(self, rng: np.random.Generator) -> Moment:
+    def template(self, rng: np.random.Generator) -> Covariance:
         silos, times = [], self.per_person if self.repeated else 1
         for _ in range(2):
             made = self.law.table(rng, N_ROWS * self.per_person // times, self.kind)
@@ -106,7 +106,7 @@ class Case:
             silos.append(made if self.per_person == 1 else made.assign(judge=judges))
         return release(silos, **self.terms)
 
-    def drawn(self, template: Moment, rng: np.random.Generator) -> Moment:
+    def drawn(self, template: Covariance, rng: np.random.Generator) -> Covariance:
         """Return a release of fresh comparisons by its law, with the noise of the real one.
 
         Persons have as many comparisons each, so that all of these weigh the same.
@@ -121,8 +121,8 @@ class Case:
         exact[-1, :-1] = exact[:-1, -1] = law.signed.T @ sums / rows
         exact[-1, -1] = np.mean(outcomes**2)
         noise = rng.standard_normal(exact.shape) * (template.noise_std / 2.0)
-        moment = exact / COMPARISON_BOUND**2 + noise + noise.T
-        return replace(template, pooled=replace(template.pooled, moment=moment))
+        covariance = exact / COMPARISON_BOUND**2 + noise + noise.T
+        return replace(template, pooled=replace(template.pooled, covariance=covariance))
 
 
 def cases() -> dict[str, Case]:

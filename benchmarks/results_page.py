@@ -41,7 +41,7 @@ VIEWS = {
     "predictions": View(where={"ε": ("1",), "problem": ("Model I",)}),
     "persons": View(columns=("what is protected, and fitted", "sin θ₃")),
     "secure": View(columns=("model", "ε", "curator", "secure", "each silo by itself")),
-    "clipped": View(columns=("law", "d", "n", "moment", "clipped")),
+    "clipped": View(columns=("law", "d", "n", "covariance", "clipped")),
     "tables": View(columns=("ACTG175", "sum", "ε", "captured, median", "least")),
     "units": View(
         columns=(
@@ -72,7 +72,7 @@ VIEWS = {
         columns=("method", "rounds", "MB up", "sin θ, 5 columns"),
         where={
             "method": (
-                "LocalPower p=4, procrustes", "decaying p=4", "FedPCA(5), solver auto: moment", "UDA", "WDA",
+                "LocalPower p=4, procrustes", "decaying p=4", "FedPCA(5), solver auto: upload", "UDA", "WDA",
             )
         },
     ),
@@ -81,14 +81,13 @@ VIEWS = {
 """By case: what is shown; of other cases the whole first table. The rest is in ``results``."""
 
 RENAMED = {
-    "FedPCA(5), solver auto: moment": "FedPCA",
+    "FedPCA(5), solver auto: upload": "FedPCA",
     "a round: median s": "seconds per round",
     "all known": "exact numbers",
     "an echo: median s": "seconds per echo",
     "degrees to the exact ones, median (most)": "degrees to the exact ones",
     "each silo by itself": "plain",
     "epsilon": "ε",
-    "moment": "covariance",
     "peak MB above the interpreter": "peak MB",
     "sin θ to the exact subspace": "sin θ",
     "sin θ, 5 columns": "sin θ",
@@ -97,7 +96,7 @@ RENAMED = {
     "variances off by, median (most)": "variances off by",
     "way": "method",
 }
-"""Recorded headings and cells under the names that documents use; of a solver ``moment`` is ``upload``."""
+"""Recorded headings and cells under the names that documents use."""
 
 
 def documents() -> list[Path]:
@@ -141,13 +140,12 @@ def shown(name: str, table: Mapping[str, Any]) -> str:
     rows = [row for row in rows if all(row[key] in wanted for key, wanted in view.where.items())]
     columns = [column for column in view.columns or recorded if column in recorded]
     headings = [RENAMED.get(column, column) for column in columns]
-    return markdown(headings, [[_brief(column, row[column]) for column in columns] for row in rows])
+    return markdown(headings, [[_brief(row[column]) for column in columns] for row in rows])
 
 
-def _brief(column: str, cell: str) -> str:
+def _brief(cell: str) -> str:
     """Return a cell without its range or spread, under today's name."""
-    name = "upload" if (column, cell) == ("solver", "moment") else RENAMED.get(cell, cell)
-    return re.sub(r"(?<=[\d%°]) (\([^)]*\)|± \S+)", "", name)
+    return re.sub(r"(?<=[\d%°]) (\([^)]*\)|± \S+)", "", RENAMED.get(cell, cell))
 
 
 def _source(name: str, found: Mapping[str, Any]) -> str:

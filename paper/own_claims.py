@@ -51,7 +51,7 @@ def _claim(name: str, sentence: str, figure: str, panel: str, how: str, *parts: 
 
 
 def _default() -> Claim:
-    paper, default = fedpower("I", "paper"), _ours("I", "default", "moment")
+    paper, default = fedpower("I", "paper"), _ours("I", "default", "covariance")
 
     def rounds(table: Table) -> Sample:
         counts = [table.last("round", **query) for query in (default, paper)]
@@ -114,20 +114,20 @@ def _averaged() -> Claim:
 
 def _floor() -> Claim:
     def after_four(table: Table) -> Sample:
-        found = table.values(**_ours("I", "krylov", "moment"))
-        floor = table.last(**_ours("I", "moment", "moment"))
+        found = table.values(**_ours("I", "krylov", "covariance"))
+        floor = table.last(**_ours("I", "upload", "covariance"))
         return Sample(values=np.log(found[:, :4][:, -1] / floor), ratios=True)
 
     return _claim(
         "krylov-is-at-the-floor-after-4-rounds-I",
-        "Model I, ε = 0.5, the moment noised once: after 4 rounds krylov is within 2% of what the "
-        "whole noised moment gives.",
+        "Model I, ε = 0.5, the covariance noised once: after 4 rounds krylov is within 2% of what the "
+        "whole noised covariance gives.",
         "3",
         "b",
-        "The error of krylov after 4 rounds over that of the uploaded moment, from the same noised "
-        "moments, geometric mean over repetitions.",
+        "The error of krylov after 4 rounds over that of the uploaded covariance, from the same noised "
+        "covariances, geometric mean over repetitions.",
         Part(
-            what="error of krylov after 4 rounds over that of moment upload",
+            what="error of krylov after 4 rounds over that of the upload",
             sample=after_four,
             bound=Bound(at_most=1.02),
         ),
@@ -165,7 +165,7 @@ def _usable() -> Claim:
         "The error of FedPCA's default, mean over repetitions.",
         Part(
             what=f"error of the default at ε={weakest:g}",
-            sample=lambda table: Sample(values=table.last(**_ours("II", "default", "moment", weakest))),
+            sample=lambda table: Sample(values=table.last(**_ours("II", "default", "covariance", weakest))),
             bound=Bound(at_most=0.25),
         ),
     )

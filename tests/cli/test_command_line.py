@@ -10,10 +10,9 @@ import click
 import pytest
 from hospitals import EXACT, PROGRAM, run, succeed
 
-from fedpower import __version__
+from fedpower import __version__, load
 from fedpower.cli import COMMANDS
 from fedpower.cli.console import exit_status, reported
-from fedpower.report import read_result
 
 HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas")
 
@@ -93,7 +92,7 @@ def test_options_may_stand_in_a_file_and_those_of_the_line_come_first(here):
     lists = 'columns = ["bmi", "sbp", "hdl"]\ndrop = ["hdl"]\n'
     Path("fit.toml").write_text(f"k = 1\nepsilon = inf\n{lists}no-center = true\nrow-norm = 3\n")
     succeed("fit", "north.csv", "--config", "fit.toml", "-k", 2, "--columns", "bmi,sbp", "-o", "out")
-    record = read_result("out").run
+    record = load("out").run
     assert (record["n_components"], record["n_features"]) == (2, 2)
     assert record["parameters"]["center"] is False
     assert record["parameters"]["row_norm"] == 3

@@ -14,11 +14,11 @@ import pytest
 from hospitals import COLUMNS, run, succeed
 from studies import files_of, kit_of
 
+from fedpower import CodeBook
 from fedpower.cli import node
 from fedpower.federation import vault
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.ledger import DataVersion, Ledger, columns_digest
-from fedpower.report.codebook_file import read_code_book
 from layers import planted, write_layer, write_nodes
 
 STUDY = ("--name", "heart", "--silos", "north,south,east", "--columns-of", "north.csv", "-k", 2)
@@ -97,7 +97,7 @@ def test_show_fills_in_what_was_left_out(here):
     study = read_study(write_study())
     facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
     assert facts["hash"] == study.digest
-    assert (facts["noise"], facts["solver"], facts["min_silos"]) == ("moment", "moment", 3)
+    assert (facts["noise"], facts["solver"], facts["min_silos"]) == ("covariance", "upload", 3)
     assert (facts["epsilon"], facts["delta"], facts["grace"]) == (1.0, 1e-6, None)
     assert (facts["coordinator"], facts["center"]) == ("localhost:8002", True)
     assert study.options.centers is study.terms()[0].center is True
@@ -111,7 +111,7 @@ def test_an_exact_study_has_no_delta(here):
     study = read_study(Path("study.toml"))
     assert (math.isinf(study.options.epsilon), study.options.delta) == (True, None)
     facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
-    assert (facts["noise"], facts["n_components"], facts["solver"]) == ("none", "auto", "moment")
+    assert (facts["noise"], facts["n_components"], facts["solver"]) == ("none", "auto", "upload")
 
 
 def test_public_centres_and_scales_go_into_the_study_from_files(here):
@@ -138,7 +138,7 @@ def test_a_study_may_agree_on_no_bound_or_on_a_code_book(here):
     succeed("fit", "--prepare-only", "north.csv", "--epsilon", 4, "-o", "book.toml")
     succeed(*common, "--codebook", "book.toml", "--force")
     again = read_study(here / "study.toml")
-    assert again.treatment == read_code_book("book.toml").treatment
+    assert again.treatment == CodeBook.load("book.toml").treatment
     assert again.options.standardize
 
 
@@ -191,7 +191,7 @@ def test_approval_shows_what_would_leave_and_touches_nothing(place):
     before = files_of(place)
     said = succeed(*APPROVE).stdout
     assert "What would leave north" in said
-    assert "the moment, the mean row and the trace, noised once" in said
+    assert "the covariance, the mean row and the trace, noised once" in said
     assert "Nobody was contacted and nothing was charged." in said
     digest = read_study(Path("study.toml")).digest
     assert f'[agrees]\nstudy = "{digest}"' in said
@@ -215,7 +215,8 @@ def test_approval_advises_an_operator_whose_rows_are_mostly_clipped(place):
 
 STEP = "products of d×"
 PREPARED = (
-    "counts of cells and of rows by their size, then the moment, the mean row and the trace, each noised once"
+    "counts of cells and of rows by their size, then the covariance, the mean row and the trace, each noised "
+    "once"
 )
 CENTRED = ("center = true", "standardize = false\ncenter = true")
 UNCENTRED = ("center = true", "standardize = false\ncenter = false")
@@ -230,7 +231,7 @@ UNCENTRED = ("center = true", "standardize = false\ncenter = false")
             "exact numbers: this study is NOT private",
             True,
         ),
-        ([UNCENTRED], "the moment and its trace, noised once", True),
+        ([UNCENTRED], "the covariance and its trace, noised once", True),
         ([(r"\[privacy\]\n", '[privacy]\nnoise = "step"\n'), CENTRED], STEP, False),
         ([(r"\[privacy\]\n", '[privacy]\nnoise = "paper"\n'), UNCENTRED], STEP, True),
     ],

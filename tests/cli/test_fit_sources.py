@@ -12,8 +12,8 @@ import pytest
 from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed
 from row_forms import write_sqlite, write_xlsx
 
+from fedpower import load
 from fedpower.cli import silos
-from fedpower.report import read_result
 from genotypes import people, write_bed
 from layers import planted, write_layer, write_nodes
 
@@ -215,7 +215,7 @@ FIT = ("fit", "north.bed", "south.bed", "east.bed", "-k", 2, "--variants", "publ
 
 def test_a_fit_scores_with_ids_outliers_and_plink_s_own_files(beds):
     succeed(*FIT, "--epsilon", "inf", "-o", "out")
-    result = read_result("out")
+    result = load("out")
     assert result.n_features == N_VARIANTS - 2
     assert result.feature_names[0] == "rs0_A"
     succeed("transform", "out", "east.bed", "-o", "scores.csv", "--outliers", 2)
@@ -237,7 +237,7 @@ def test_a_fit_scores_with_ids_outliers_and_plink_s_own_files(beds):
     succeed("export", "out", "--to", "plink", "--rows", "east.bed", "-o", "east")
     assert Path("east.eigenvec").read_text().splitlines()[1].startswith("P70\t")
     succeed(*FIT, "--epsilon", 5, "--row-norm", 4, "-o", "private")
-    assert read_result("private").privacy.is_private
+    assert load("private").privacy.is_private
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hospitals import run, succeed
 
-from fedpower import read_code_book, read_result
+from fedpower import CodeBook, load
 
 FILLED = """
 format = "fedpower-codebook/2"
@@ -167,14 +167,14 @@ def test_decimal_commas_and_other_encodings_are_read(said, wards):
 def test_tables_go_from_rules_to_scores_with_commands_alone(wards):
     files = ("north.csv", "south.parquet")
     succeed("fit", "--prepare-only", *files, "--epsilon", 4, "--codebook", "codebook.toml", "-o", "full.toml")
-    full = read_code_book("full.toml")
+    full = CodeBook.load("full.toml")
     assert full.columns == ("age", "sex=F", "sex=M", "sex=other", "smoker", "seen", "cd4")
-    assert full.rules == read_code_book("codebook.toml").rules
+    assert full.rules == CodeBook.load("codebook.toml").rules
     words = ("-k", 2, "--epsilon", 4, "--codebook", "full.toml", "-o", "result")
     said = succeed("fit", *files, *words)
     assert "named like an id" not in said.stderr
     assert "7 columns" in said.stdout
-    rules = read_result("result").record.table_rules
+    rules = load("result").record.table_rules
     assert rules is not None
     assert rules.rules[0].missing == pytest.approx(float(full.offset[0]))
     succeed("transform", "result", "north.csv", "--id-column", "patient_id", "-o", "scores.csv")

@@ -35,7 +35,7 @@ def test_a_new_ledger_is_private_and_named_after_its_file(here, words, owner):
 def test_what_is_shown_is_the_ledgers_statement_and_charges_nothing(used):
     said = succeed("ledger", "show", used).stdout
     assert said.startswith("Spent ε = 1.00 of 2.00; the next fit may use up to 1.67.\n")
-    assert "moment" in said
+    assert "covariance" in said
     assert "would be refused" in succeed("ledger", "show", used, "--what-if", 1.9).stdout
     assert "is allowed and would leave" in succeed("ledger", "show", used, "--what-if", 1).stdout
     with Ledger.open(used) as opened:

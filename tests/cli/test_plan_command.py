@@ -8,7 +8,6 @@ from hospitals import run, succeed
 
 from fedpower import FedPCA
 from fedpower.privacy import Ledger
-from fedpower.report.codebook_file import write_code_book
 
 FACTS = ["--n-features", "30", "--rows", "4x5000", "-k", "3", "--epsilon", "1"]
 
@@ -72,7 +71,7 @@ def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path):
     rows = rows + 3 * rows[:, :1] + 20  # one strong factor: all columns go together
     model = FedPCA(2, epsilon=4.0).fit_silos({"a": rows[:5000], "b": rows[5000:]})
     place = model.save(tmp_path / "earlier")
-    book = write_code_book(model.codebook_, tmp_path / "codebook.toml")
+    book = model.codebook_.save(tmp_path / "codebook.toml")
     words = ["-k", "2", "--epsilon", "1", "--spectrum", str(place), "--json"]
     record = json.loads(invoke(*words))
     assert record["silos"] == {"a": 5000, "b": 4000}
@@ -108,8 +107,8 @@ def test_a_plan_tells_how_many_a_spectrum_would_give(spectrum, sentence, rank):
     words = ("--n-features", "8", "--rows", "2x20000", "--epsilon", "1", "-k", "auto", "--spectrum", spectrum)
     ways = json.loads(invoke(*words, "--json"))["candidates"]
     assert {(way["solver"], way["aggregation"]) for way in ways} == {
-        ("moment", "plain"),
-        ("moment", "secure"),
+        ("upload", "plain"),
+        ("upload", "secure"),
     }
     assert [way["rank"] for way in ways] == [rank, rank]
     assert sentence in invoke(*words)

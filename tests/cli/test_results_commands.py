@@ -11,8 +11,7 @@ import pytest
 from hospitals import COLUMNS, EXACT, PRIVATE, PROGRAM, SIZES, parts, run, succeed, table_of
 from row_forms import write_h5ad
 
-from fedpower import FedPCA
-from fedpower.report import read_result
+from fedpower import FedPCA, load
 
 FILES = ("north.csv", "south.parquet", "east.csv")
 IDS = [f"p,{number}" for number in range(40)]
@@ -44,14 +43,14 @@ def test_ledgers_of_a_fit_are_on_its_record_and_in_its_report(here):
     for name in SIZES:
         succeed("ledger", "create", f"l/{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
     succeed("fit", *FILES, *PRIVATE, "--ledger", "l", "-o", "out")
-    for silo in read_result("out").run["silos"]:
+    for silo in load("out").run["silos"]:
         budget = silo["budget"]
         assert budget["spent"] == pytest.approx(1.0)
         assert (budget["cap"], budget["delta"]) == (2.0, 1e-6)
         assert 1.0 < budget["left"] < 2.0  # epsilons do not add up
         assert 0 < budget["used"] < 0.5
     assert "Budgets after this fit" in Path("out/report.html").read_text(encoding="utf-8")
-    assert not any("budget" in silo for silo in read_result("model").run["silos"])
+    assert not any("budget" in silo for silo in load("model").run["silos"])
 
 
 @pytest.mark.programs
@@ -94,7 +93,7 @@ def test_a_result_is_compared_with_one_of_other_order_and_of_fewer_columns(here)
     backwards = ("--columns", ",".join(COLUMNS[::-1]))
     succeed("fit", "north.csv", "south.parquet", *EXACT, *backwards, "-o", "reversed")
     assert reported("show", "model", "--against", "reversed")["sin_theta"] < 1e-7
-    np.savez("truth.npz", basis=read_result("model").components[:1].T)
+    np.savez("truth.npz", basis=load("model").components[:1].T)
     found = reported("show", "model", "--against", "truth.npz")
     assert (found["n_components"], found["sin_theta"] < 1e-7) == ([2, 1], True)
 

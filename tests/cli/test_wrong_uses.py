@@ -349,7 +349,7 @@ ledger create open.ledger --epsilon 2 --delta 1e-6
 ledger create heart.ledger --epsilon 2 --delta 1e-6 --silo north --data-set heart
 ledger create booked.ledger --epsilon 2 --delta 1e-6
 fit booked=north.csv PRIVATE --ledger . -o booked
-fit north.csv --epsilon inf --solver moment -o kept
+fit north.csv --epsilon inf --solver upload -o kept
 fit edges.csv --network edge --nodes nodes.txt --epsilon inf -o linked"""
 
 

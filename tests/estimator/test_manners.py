@@ -12,10 +12,9 @@ from scipy import sparse
 from sklearn.base import clone
 
 from benchmarks.fits import fed_pca
-from fedpower import CodeBook, FedPCA
+from fedpower import CodeBook, FedPCA, load
 from fedpower.engines.inprocess import available_cores, share_cores
-from fedpower.errors import InputError
-from fedpower.report import read_result
+from fedpower.exceptions import InputError
 from problems import Array, spiked_rows
 
 INF = float("inf")
@@ -46,7 +45,7 @@ def test_centres_scales_and_ranges_are_given_by_place_by_name_or_with_labels(fra
             np.testing.assert_allclose(fitted.transform(frame), scores, atol=1e-10)
             back = fitted.inverse_transform(scores)
             np.testing.assert_allclose(back, expected.inverse_transform(scores), atol=1e-9)
-        result = read_result(model.save(tmp_path / "out", force=True))
+        result = load(model.save(tmp_path / "out", force=True))
         assert result.run["parameters"]["offset"] == center.to_dict()
         np.testing.assert_allclose(result.transform(frame), scores, atol=1e-10)
 
@@ -95,7 +94,7 @@ def test_transform_takes_the_path_of_a_file(frame, tmp_path):
 def test_jobs_count_from_the_cores_as_joblib_s_do(rows):
     cores = available_cores()
     assert [share_cores(1000, n_jobs)[0] for n_jobs in (-1, -2, 3)] == [cores, max(1, cores - 1), 3]
-    assert FedPCA(2, epsilon=INF, n_jobs=-1).fit_silos(np.split(rows, 3)).n_samples_ == 90
+    assert FedPCA(2, epsilon=INF, n_jobs=-1).fit_silos(np.split(rows, 3)).n_samples_seen_ == 90
 
 
 def test_the_same_rows_are_not_two_silos(rows, frame, tmp_path):

@@ -148,7 +148,7 @@ def test_a_secure_sum_is_neither_promised_again_for_nothing_nor_called_a_noised_
     assert "A secure sum is asked for again: running this again spends ε = 1 again." in again
     assert "nothing is charged" not in again
     privacy = words(shown("secure").by_id("privacy"))
-    assert "moment: each silo added its share of the noise to a masked sum" in privacy
+    assert "covariance: each silo added its share of the noise to a masked sum" in privacy
     assert "was noised once" not in privacy
     assert "was noised once" in words(shown("private").by_id("privacy"))
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from fedpower import analyses
+from fedpower import analysis as analyses
 from fedpower.cli import LazyGroup
 from fedpower.cli.console import print_json, print_table, say
 from fedpower.cli.options import PATH, declared, option, options, output
-from fedpower.errors import InputError
-from fedpower.report.files import new_file
-from fedpower.report.moment import Moment, read_moment, save_analysis
+from fedpower.exceptions import InputError
+from fedpower.files import new_file
+from fedpower.report.covariance import Covariance, read_covariance, save_analysis
 from fedpower.report.page import Account
 from fedpower.report.text import number
 from fedpower.rows.opening import open_source
@@ -32,11 +32,11 @@ def _command(name: str) -> click.Command:
     made, file = getattr(analyses, class_name), _OF_ROWS.get(name)
 
     def command(result: Path, output: Path | None, force: bool, as_json: bool, **given: Any) -> None:
-        moment = read_moment(result)
+        release = read_covariance(result)
         rows, written = given.pop("rows", None), given.pop("written", None)
         if file is not None and (rows is None) != (written is None):
             raise InputError(f"--rows and --{file.option} must go together, got one of them")
-        model = made(**{name: value for name, value in given.items() if value is not None}).fit(moment)
+        model = made(**{name: value for name, value in given.items() if value is not None}).fit(release)
         account = model.account()
         if file is not None and rows is not None and written is not None:
             # first: where it fails, no folder is left behind
@@ -45,8 +45,8 @@ def _command(name: str) -> click.Command:
                 table.write_csv(target)
             say(f"{sentence}: {written}", err=True)
         if output is not None:
-            save_analysis(account, moment, output, force=force)
-        _show(account, moment, output, as_json=as_json)
+            save_analysis(account, release, output, force=force)
+        _show(account, release, output, as_json=as_json)
 
     settings = {item.name: item.metadata["setting"] for item in fields(made)}
     of_rows = []
@@ -79,9 +79,9 @@ def analyze() -> None:
 
 def _flag(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
     """Return T², SPE and a flag for each row of a file, which is read here and nowhere else."""
-    moment, limits = model.moment_, {"t2": model.t2_limit_, "spe": model.spe_limit_}
-    source = columns_of_fit(open_source(rows), moment.feature_names, moment.n_features)
-    blocks = source.blocks(block_rows(moment.n_features))
+    release, limits = model.release_, {"t2": model.t2_limit_, "spe": model.spe_limit_}
+    source = columns_of_fit(open_source(rows), release.feature_names, release.n_features)
+    blocks = source.blocks(block_rows(release.n_features))
     parts = [model.statistics(block.toarray() if hasattr(block, "toarray") else block) for block in blocks]
     beyond = pl.any_horizontal(pl.col(name) > limit for name, limit in limits.items())
     table = pl.DataFrame(np.vstack(parts), [*limits]).with_columns(beyond.cast(pl.Int8).alias("flag"))
@@ -90,7 +90,7 @@ def _flag(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
 
 def _fill(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
     """Return a prediction and its interval for each empty cell of a file, which is read nowhere else."""
-    rules, items = model.moment_.record.table_rules, model.items_
+    rules, items = model.release_.record.table_rules, model.items_
     assert rules is not None, "a completion is of ratings, which have rules"
     _, matched = match_tables({"rows": open_source(rows)}, rules)
     source: Any = features_of(matched["rows"])
@@ -130,14 +130,14 @@ _OF_ROWS = {  # by analysis
 # --- output ----------------------------------------------------------------------------------------
 
 
-def _show(account: Account, moment: Moment, output: Path | None, *, as_json: bool) -> None:
+def _show(account: Account, release: Covariance, output: Path | None, *, as_json: bool) -> None:
     """Print an analysis, and what is promised."""
     if as_json:
         kept = {} if output is None else {"folder": str(output)}
-        privacy = moment.record.as_dict()["privacy"]
+        privacy = release.record.as_dict()["privacy"]
         print_json({"analysis": account.kind, **kept, **account.facts, "privacy": privacy})
         return
-    say(f"{account.title}{moment.record.without}.")
+    say(f"{account.title}{release.record.without}.")
     for shown in account.tables:
         if shown.printed:
             headings = tuple(shown.columns)
@@ -154,7 +154,7 @@ def _show(account: Account, moment: Moment, output: Path | None, *, as_json: boo
             if len(shown.rows) > _MOST_ROWS:
                 say(f"  and {len(shown.rows) - _MOST_ROWS} more rows, which -o writes")
     say(*account.sentences)
-    is_private = moment.privacy.is_private
-    say(f"{moment.privacy.brief}{' No further cost.' if is_private else ''}", alarming=not is_private)
+    is_private = release.privacy.is_private
+    say(f"{release.privacy.brief}{' No further cost.' if is_private else ''}", alarming=not is_private)
     if output is not None:
         say(f"Report: {output / 'report.html'}")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpower.errors import CellError, FedpowerError
+from fedpower.exceptions import CellError, FedpowerError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,7 +19,7 @@ import click
 from packaging.requirements import Requirement
 
 import fedpower
-from fedpower.errors import installing
+from fedpower.exceptions import installing
 from fedpower.federation.isolation import available, describe
 
 if TYPE_CHECKING:

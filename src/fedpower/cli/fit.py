@@ -18,13 +18,12 @@ from fedpower.cli.privacy import share_used
 from fedpower.cli.results import print_result
 from fedpower.cli.silos import find_ledgers, named_files, note_doubts, open_networks, open_silos, read_vector
 from fedpower.engines.inprocess import Run
-from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, RepeatedFitWarning, weights_summary
 from fedpower.estimator.fitting import Data, fit_data, open_data, prepare_data
+from fedpower.exceptions import InputError
+from fedpower.files import new_file, new_folder, require_room
 from fedpower.options import FLAT, Options, Secure, from_flat
 from fedpower.privacy import Ledger
-from fedpower.report.codebook_file import rendered
-from fedpower.report.files import new_file, new_folder, require_room
 from fedpower.report.record import BudgetRecord, plain
 from fedpower.report.result import KNOWN
 from fedpower.report.text import number
@@ -32,7 +31,7 @@ from fedpower.rows.networks import weighed_edges
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import VariantList, read_variants
 from fedpower.rows.source import RowSource
-from fedpower.rules.codebook import CodeBook
+from fedpower.rules.codebook import CodeBook, rendered
 
 _OF_A_FIT = " ".join(
     name
@@ -111,7 +110,7 @@ def _opened(
     """Return the rows of a fit and its options; report what may be odd about the rows."""
     if given["network"] is not None:
         rows = {"normalize": True} if given["network"] == "row" else {}
-        wanted = from_flat({"noise": "moment", "solver": "moment", **rows, **flat})
+        wanted = from_flat({"noise": "covariance", "solver": "upload", **rows, **flat})
         data = open_data(open_networks(given), wanted)
         _note_weights(data.sources)
         return data, wanted

@@ -12,14 +12,14 @@ import click
 
 from fedpower.cli.console import print_facts, print_json, print_table, say
 from fedpower.cli.options import PATH, option, options, output
-from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import weights_summary
+from fedpower.exceptions import InputError
 from fedpower.federation import needs_flare
 from fedpower.federation.processes import end_with_starter, wait_for_signal
 from fedpower.federation.silo_file import OpenSilo, open_silo, read_silo
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES
+from fedpower.privacy.budget import COVARIANCE, MEAN, PRODUCT, SCORES
 from fedpower.protocol.silo import PrivateReleases
 from fedpower.protocol.study import Budget, worst_epsilon
 from fedpower.report.text import human_bytes
@@ -370,7 +370,7 @@ def _facts(node: OpenSilo, version: str) -> dict[str, Any]:
     keys = "; in each session a key, a signature and how many attempts were charged" if secure else ""
     std = f"of the sum, by the {thing} in the session"
     facts |= {
-        "leaves": _leaves(budget, secure=secure, what="adjacency" if thing == "networks" else "moment"),
+        "leaves": _leaves(budget, secure=secure, what="adjacency" if thing == "networks" else "covariance"),
         "leaves_without_noise": f"the number of {counted}{keys}",
         "largest_release": human_bytes(8 * max(query.size for query in budget.queries)),
         noise: std if secure else f"{budget.std(moment.n_rows) / unit:.3g}",
@@ -400,7 +400,7 @@ def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
     for query in budget.queries:
         asked[query.label.split()[0]] += query.times
     words: dict[str, str] = {
-        MOMENT: f"the {what}, the mean row and the trace"
+        COVARIANCE: f"the {what}, the mean row and the trace"
         if budget.study.center
         else f"the {what} and its trace",
         MEAN: "the mean row",
@@ -413,5 +413,5 @@ def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
     if secure:
         noised = "under masks, with this silo's share of the noise: readable only in the sum of a session"
     else:
-        noised = "noised once" if parts == [words[MOMENT]] else "each noised once"
+        noised = "noised once" if parts == [words[COVARIANCE]] else "each noised once"
     return f"{', then '.join(parts)}, {noised}"

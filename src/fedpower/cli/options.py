@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.options import FLAT, Setting, option_name
-from fedpower.report.codebook_file import read_code_book
+from fedpower.rules.codebook import CodeBook
 
 if TYPE_CHECKING:
     from fedpower.rows.opening import Reading
@@ -322,7 +322,7 @@ def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a fit among those of a command, without those that were not given."""
     flat = {name: given[name] for name in FLAT if given.get(name) is not None}
     if isinstance(flat.get("codebook"), Path):
-        flat["codebook"] = read_code_book(flat["codebook"])
+        flat["codebook"] = CodeBook.load(flat["codebook"])
     return flat
 
 

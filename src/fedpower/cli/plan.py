@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 from fedpower.cli.console import bar_of, counted, in_options, print_json, print_table, say
 from fedpower.cli.options import READING, TEXT, Command, given_options, option, options, reading_of, shared
 from fedpower.cli.silos import open_silos
-from fedpower.errors import InputError
 from fedpower.estimator.fitting import open_data
 from fedpower.estimator.plan import Candidate, Plan, spectrum_of_gap, spectrum_of_result
 from fedpower.estimator.plan import plan as planned
+from fedpower.exceptions import InputError
+from fedpower.files import new_file
 from fedpower.options import Options, from_flat
 from fedpower.privacy.ledger import Ledger, rounded_down
 from fedpower.privacy.statement import as_sentence, counted_as, in_symbols
-from fedpower.report.codebook_file import FORMAT, as_toml, toml_key
-from fedpower.report.files import new_file
 from fedpower.report.record import plain
 from fedpower.report.result import Result, read_result
 from fedpower.report.text import MISSING, count, degrees, human_bytes, listed, number
@@ -32,6 +31,8 @@ from fedpower.rows.inspecting import ColumnLook, draft_of, look_at, stored_types
 from fedpower.rows.opening import is_text, open_source
 from fedpower.rows.ruled import every_problem
 from fedpower.rows.units import UnitRows
+from fedpower.rules.codebook import FORMAT
+from fedpower.toml import as_toml, toml_key
 
 
 @click.command(

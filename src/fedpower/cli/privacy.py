@@ -9,7 +9,7 @@ import click
 
 from fedpower.cli.console import advancing, bar_of, note, print_json, print_table, say
 from fedpower.cli.options import Command, option, options
-from fedpower.errors import InputError, require
+from fedpower.exceptions import InputError, require
 from fedpower.privacy import Ledger, mu_of
 from fedpower.privacy.ledger import jsonable, rounded_down
 from fedpower.privacy.statement import in_symbols
@@ -153,7 +153,7 @@ def _epsilon(value: float | None) -> str:
 # --- audit -----------------------------------------------------------------------------------------
 
 STEPS = 5
-Mode = Literal["paper", "step", "moment", "secure", "prepared", "clipped", "scores"]
+Mode = Literal["paper", "step", "covariance", "secure", "prepared", "clipped", "scores"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 _RUNS, _ATTACKS = 1000, 15
 _AUDITED, _ATTACKED = (4.0,), (0.5, 1.0, 4.0, 10.0)
@@ -206,7 +206,7 @@ def _audit(epsilon: float, runs: int, **given: Any) -> bool:
     terms = {"epsilon": epsilon, "delta": given["delta"], "n_steps": STEPS}
     plans: list[tuple[Any, bool, float]] = []
     for name in _available() if mode == "all" else (mode,):
-        centrings = (False, True) if name in ("moment", "secure") else (False,)
+        centrings = (False, True) if name in ("covariance", "secure") else (False,)
         plans += [] if halved else [(name, center, 1.0) for center in centrings]
         plans.append((name, False, control_factor(name, **terms, of_needed=control)))
     with bar_of("runs", 2 * runs * len(plans)) as advance:
@@ -308,8 +308,8 @@ def _play_attack(
     ]
     print_table(None, headings, shown, numbers=headings[1:])
     known = next((count for count, error in enumerate(by_round, 1) if error < 1e-6), None)
-    say("Error: of the second moment that the coordinator computes. Cosine: of its guess of a person's row.")
-    when = f"the coordinator knows the moment and the row after {known} rounds"
+    say("Error: of the covariance that the coordinator computes. Cosine: of its guess of a person's row.")
+    when = f"the coordinator knows the covariance and the row after {known} rounds"
     if not known:
-        when = f"{len(by_round)} rounds are too few to know the moment"
+        when = f"{len(by_round)} rounds are too few to know it"
     say(f"Without noise {when}. With noise the row stays a guess: a blind one has cosine {chance:.2f}.")

@@ -14,7 +14,8 @@ import numpy as np
 
 from fedpower.cli.console import bar_of, counted, in_options, note, print_json, print_table, say
 from fedpower.cli.options import PATH, READING, Command, option, options, output, reading_of
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
+from fedpower.files import new_file
 from fedpower.linalg import Array, orth, principal_angles
 from fedpower.options import Secure
 from fedpower.privacy.ledger import rounded_down
@@ -31,7 +32,6 @@ from fedpower.report.export import (
     write_scores,
     write_scores_csv,
 )
-from fedpower.report.files import new_file
 from fedpower.report.record import REPORT, plain
 from fedpower.report.result import EIGENVALUES, Result, read_result, write_report
 from fedpower.report.text import and_more, column, count, degrees, human_bytes, percent

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fedpower.cli.console import note
 from fedpower.cli.options import TEXT, read_number, reading_of
-from fedpower.errors import InputError
 from fedpower.estimator.fitting import named_silos
+from fedpower.exceptions import InputError
 from fedpower.report.text import and_more
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import NetworkSource, open_network

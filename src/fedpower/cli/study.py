@@ -25,20 +25,19 @@ from fedpower.cli.options import (
 )
 from fedpower.cli.results import print_result
 from fedpower.cli.silos import own_tables, read_nodes, read_vector
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.federation import needs_flare
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
+from fedpower.files import new_file, new_folder
 from fedpower.options import FLAT, option_name
 from fedpower.protocol.study import worst_epsilon
-from fedpower.report.codebook_file import read_code_book
-from fedpower.report.files import new_file, new_folder
 from fedpower.report.record import plain
 from fedpower.report.result import KNOWN, read_result
 from fedpower.report.text import human_bytes
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import match_columns
 from fedpower.rows.units import by_unit
-from fedpower.rules.codebook import ranges_of
+from fedpower.rules.codebook import CodeBook, ranges_of
 from fedpower.rules.rules import TableRules
 
 
@@ -117,7 +116,7 @@ def show(path: Path, *, as_json: bool) -> None:
 
 def _content(given: dict[str, Any]) -> dict[str, Any]:
     """Return a study file's content from the command's options."""
-    book = None if given["codebook"] is None else read_code_book(given["codebook"])
+    book = None if given["codebook"] is None else CodeBook.load(given["codebook"])
     rules = None if book is None else book.table_rules
     columns = _columns(given, rules)
     features = columns if rules is None else rules.completed(columns).features

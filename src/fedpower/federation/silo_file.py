@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import structs
 
 from fedpower.engines.inprocess import declared, read_silos, survey_silos
-from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError, require
+from fedpower.exceptions import BudgetError, InputError, LedgerError, ProtocolError, require
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.ledger import DEFAULT_VERSION, Ledger, check_label, rounded_down
 from fedpower.privacy.noise import NoiseSource

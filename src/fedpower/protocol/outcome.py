@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.budget import MOMENT, SCORES
+from fedpower.privacy.budget import COVARIANCE, SCORES
 from fedpower.privacy.statement import EXACT_SCORES, PrivacyStatement, Protection, whom
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import QueryAnswer, SessionKey
@@ -46,7 +46,7 @@ def conclude(coordinator: Coordinator, settings: SolverSettings) -> Outcome:
         used_before=not made_for <= {"", coordinator.run},
     )
     if solution.pooled is not None:
-        published = (PUBLISHED, "the published moment and all that is computed from it")
+        published = (PUBLISHED, "the published covariance and all that is computed from it")
         protections = (replace(row, sees=row.sees.replace(*published)) for row in privacy.protections)
         privacy = replace(privacy, protections=tuple(protections))
     versions = [f"{name} {answer.data_version}" for name, answer in enrolled.items() if answer.data_version]
@@ -66,13 +66,13 @@ PUBLISHED = "the published components and eigenvalues"
 """What the public sees of a fit, unless the pooled moment is published too."""
 
 USED_BEFORE = (
-    "these noised moments went into an earlier run too. Two results from them could be compared, so the "
+    "these noised covariances went into an earlier run too. Two results from them could be compared, so the "
     "public gets no smaller epsilon than the coordinator. Nothing was charged again"
 )
 """A note of the privacy statement."""
 
 SMOOTHED = (
-    "the public does not know the silos' noised moments. Of these SHAKE-256 made a little more noise, "
+    "the public does not know the silos' noised covariances. Of these SHAKE-256 made a little more noise, "
     "which was added to their sum before anything was computed from it"
 )
 """An assumption of the public's smaller epsilon."""
@@ -168,7 +168,7 @@ def _in_plain_sums(
     sees, noise = _published(study), None
     supposed: tuple[str, ...] = ()
     asked = [(closed.kind, len(closed.answers)) for closed in rounds if closed.kind != SCORES]
-    if study.noise == "moment" and asked == [(MOMENT, len(sizes))] and not sampled:
+    if study.noise == "covariance" and asked == [(COVARIANCE, len(sizes))] and not sampled:
         # The result is computed from one sum of everybody's noised moment, and that alone.
         noise = smoothing(budget, sizes)
     summed = noise is not None and noise.mu < mu
@@ -213,7 +213,7 @@ def _in_secure_sums(
     )
     times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     notes = (
-        "the silos' moments were summed securely, every silo adding a share of the noise. More than "
+        "the silos' covariances were summed securely, every silo adding a share of the noise. More than "
         f"{silos} revealing theirs would leave less than was asked for",
         f"the silo that was charged most often on these rows was for {times}, runs before this one counted. "
         f"All {study.attempts} that the study allows would cost "

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpower.errors import CellError, InputError
+from fedpower.exceptions import CellError, InputError
 from fedpower.rows.arrays import DaskSource
 from fedpower.rows.plink import PlinkSource
 from fedpower.rows.ruled import rules_of_source

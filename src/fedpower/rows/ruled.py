@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.errors import CellError, InputError
+from fedpower.exceptions import CellError, InputError
 from fedpower.rows.source import Extra, RowSource, match_columns
 from fedpower.rows.tables import Table, TableSource, refuse_first
 from fedpower.rows.units import UnitRows, by_unit, features_of, keys_of

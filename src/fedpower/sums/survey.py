@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower import native
-from fedpower.errors import InputError, ProtocolError
+from fedpower.exceptions import InputError, ProtocolError
 from fedpower.rows.arrays import DaskSource
 from fedpower.rows.source import UNWATCHED, RowSource, Watch, block_rows, other_rows, require_count
 from fedpower.rows.tables import TableSource

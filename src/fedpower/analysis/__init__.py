@@ -3,7 +3,7 @@
 Each has ``clipping_share_``: the share of the rows' squared length that the bound removed, None where nothing
 is known of it. Clipping biases what is estimated, and intervals exclude that bias.
 
-An analysis is a subclass of `fedpower.analyses.base.Analysis` in a file of its own, and a line of
+An analysis is a subclass of `fedpower.analysis.base.Analysis` in a file of its own, and a line of
 ``ANALYSES``: then ``fedpower analyze`` has it too.
 """
 

@@ -10,11 +10,11 @@ import pytest
 from sklearn.decomposition import PCA
 from test_exact import near
 
-from benchmarks.fits import fed_moment
-from fedpower import FedMoment
-from fedpower.analyses import Completion
-from fedpower.errors import InputError
-from fedpower.report.moment import Moment
+from benchmarks.fits import fed_covariance
+from fedpower import FedCovariance
+from fedpower.analysis import Completion
+from fedpower.exceptions import InputError
+from fedpower.report.covariance import Covariance
 from fedpower.rows.opening import split_by_group
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import KNOWN, table_rules
@@ -50,13 +50,13 @@ def book(rules: dict[str, Any]) -> CodeBook:
     return CodeBook(rules=table_rules(rules, "the test"))
 
 
-def released(rows: Any, epsilon: float = float("inf"), **more: Any) -> Moment:
+def released(rows: Any, epsilon: float = float("inf"), **more: Any) -> Covariance:
     frame = pd.DataFrame(rows, columns=ITEMS)
     silos = {name: frame[place::2] for place, name in enumerate(("north", "south"))}
     terms = {} if epsilon == float("inf") else {"delta": 1e-6}
-    return fed_moment(
+    return fed_covariance(
         epsilon=epsilon, **{"center": False, "codebook": book(WIDE), **terms, **more}
-    ).fit_silos(silos).moment_  # fmt: skip
+    ).fit_silos(silos).release_  # fmt: skip
 
 
 def central(rows: Any, weights: Any, k: int) -> tuple[Any, Any, Any, Any]:
@@ -140,19 +140,19 @@ def test_one_rating_a_row_gives_what_one_row_a_person_gives(tmp_path):
     table = table.drop(columns="site")
     table["user"] = "person " + table["user"].astype(str)
     table.to_csv(tmp_path / "all.csv", index=False)
-    model = FedMoment(epsilon=float("inf"), center=False, codebook=book(LONG))
+    model = FedCovariance(epsilon=float("inf"), center=False, codebook=book(LONG))
     for silos in (
         {"all": table},
         {"all": tmp_path / "all.csv"},
         split_by_group(tmp_path / "sites.parquet", "site"),
     ):
-        found = model.fit_silos(silos).moment_
+        found = model.fit_silos(silos).release_
         assert found.n_samples == len(rows)
         assert sorted(found.silo_sizes.values()) == [len(rows) // len(silos)] * len(silos)
         assert found.study.unit == "user"
-        near(found.pooled.moment, wide.pooled.moment)
+        near(found.pooled.covariance, wide.pooled.covariance)
     near(Completion(2).fit(found).mean_, Completion(2).fit(wide).mean_)
-    near(model.fit(table).moment_.pooled.moment, wide.pooled.moment)
+    near(model.fit(table).release_.pooled.covariance, wide.pooled.covariance)
 
 
 def test_components_that_noise_could_show_are_not_used_and_means_remain():
@@ -193,20 +193,20 @@ def refused(match: str, work: Callable[[], Any]) -> None:
 
 def test_what_a_table_of_one_rating_a_row_may_not_hold_is_refused():
     table = long_form(ratings(50))
-    model = FedMoment(epsilon=float("inf"), center=False, codebook=book(LONG))
+    model = FedCovariance(epsilon=float("inf"), center=False, codebook=book(LONG))
     twice = pd.concat([table, table[table["film"] == "film 1"][:1]])
     nobody = table.assign(user=table["user"].astype(object).where(table["user"] != 7))
     refused(f"a second one at row {len(twice)}", lambda: model.fit_silos({"all": twice}))
     refused("must name the person in every row", lambda: model.fit_silos({"all": nobody}))
     refused("got 'when'", lambda: model.fit_silos({"all": table.assign(when=1.0)}))
-    by_unit = FedMoment(epsilon=float("inf"), codebook=book(LONG), unit="user")
+    by_unit = FedCovariance(epsilon=float("inf"), codebook=book(LONG), unit="user")
     refused("must have one row a person to be given unit", lambda: by_unit.fit_silos({"all": table}))
 
 
 def test_ratings_are_never_prepared_and_completion_takes_nothing_else():
     rows, model = ratings(300), Completion(2)
     mixed = {**WIDE, "film 10": {"kind": "number", "missing": 0.0}}
-    plain = FedMoment(epsilon=float("inf")).fit(np.nan_to_num(rows)).moment_
+    plain = FedCovariance(epsilon=float("inf")).fit(np.nan_to_num(rows)).release_
     refused("must have a bound on the norm of a row", lambda: released(rows, 1.0))
     refused("without offsets and scales", lambda: model.fit(released(rows, scale=[2.0] * 20)))
     refused("must be of ratings", lambda: model.fit(plain))
@@ -219,8 +219,8 @@ def test_adding_ratings_of_a_person_changes_one_row(tmp_path):
     table = long_form(ratings(60))
     other = table[table["user"] != 3]
     mine = pd.DataFrame({"user": 3, "film": list(ITEMS), "stars": 5.0})
-    model = FedMoment(epsilon=float("inf"), center=False, codebook=replace(book(LONG), normalize=True))
-    one = model.fit_silos({"all": table}).moment_.pooled.moment
-    two = model.fit_silos({"all": pd.concat([other, mine])}).moment_.pooled.moment
+    model = FedCovariance(epsilon=float("inf"), center=False, codebook=replace(book(LONG), normalize=True))
+    one = model.fit_silos({"all": table}).release_.pooled.covariance
+    two = model.fit_silos({"all": pd.concat([other, mine])}).release_.pooled.covariance
     moved = np.linalg.norm(one - two) * 60
     assert 0.1 < moved <= np.sqrt(2.0) + 1e-12

@@ -14,8 +14,8 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.cluster import contingency_matrix
 
-from fedpower.analyses.base import Analysis, Contents
-from fedpower.errors import InputError, require
+from fedpower.analysis.base import Analysis, Contents
+from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array, fix_signs, goe_quantile
 from fedpower.options import setting
 from fedpower.protocol.solvers.angles import (
@@ -25,7 +25,7 @@ from fedpower.protocol.solvers.angles import (
     moment_angles,
     network_angles,
 )
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 from fedpower.report.page import Picture, Table, drawn
 from fedpower.report.text import count, listed, number, percent
 from fedpower.rows.opening import read_pairs
@@ -70,10 +70,10 @@ class Communities(Analysis):
     --------
     >>> import numpy as np
     >>> from fedpower import FedCommunities
-    >>> from fedpower.analyses import Communities
+    >>> from fedpower.analysis import Communities
     >>> network = np.kron(np.eye(2), np.ones((5, 5))) - np.eye(10)
     >>> model = FedCommunities(2, epsilon=float("inf")).fit_silos([network])
-    >>> Communities(2, labels=[0] * 5 + [1] * 5).fit(model.moment_).agreement_
+    >>> Communities(2, labels=[0] * 5 + [1] * 5).fit(model.release_).agreement_
     1.0
     """
 
@@ -91,15 +91,15 @@ class Communities(Analysis):
     )
     random_state: int | None = setting(0, "Of k-means' starts.", option=None)
 
-    def _fit(self, moment: Moment) -> None:
-        k, unit, most = self.n_communities, moment.study.network, moment.study.edge_weight
+    def _fit(self, release: Covariance) -> None:
+        k, unit, most = self.n_communities, release.study.network, release.study.edge_weight
         if not unit:
             raise InputError(
                 "communities must be found from networks, got tables; see `fedpower fit --network edge`"
             )
-        compared = self.compared(moment.names)
-        by_edge, std = unit == "edge", moment.noise_std * most
-        matrix = np.array(moment.pooled.moment)
+        compared = self.compared(release.names)
+        by_edge, std = unit == "edge", release.noise_std * most
+        matrix = np.array(release.pooled.covariance)
         if by_edge:
             np.fill_diagonal(matrix, 0.0)
             matrix *= most  # what was released is in units of it
@@ -109,19 +109,19 @@ class Communities(Analysis):
         self.eigenvalues_, self.embedding_ = values[:k], np.ascontiguousarray(vectors[:, :k])
         clusters = KMeans(int(k), n_init=10, random_state=self.random_state).fit(self.embedding_)
         self.labels_ = _by_size(clusters.labels_)
-        if moment.noise_std == 0:
-            found = exact_angles(np.abs(values), k, n_features=moment.n_features)
+        if release.noise_std == 0:
+            found = exact_angles(np.abs(values), k, n_features=release.n_features)
         elif by_edge:
             found = network_angles(values, k, std=std / math.sqrt(2.0))
         else:
-            found = moment_angles(moment.pooled, k, pairs=(values, vectors))
+            found = moment_angles(release.pooled, k, pairs=(values, vectors))
         self.subspace_angle_, self.confidence_ = float(found.angles.subspaces[-1]), CONFIDENCE
         self.determined_ = bool(self.subspace_angle_ <= DETERMINED)
         self.rates_ = self.rate_errors_ = self.chance_edge_ = self.n_above_chance_ = None
         if by_edge:
-            d = moment.n_features
+            d = release.n_features
             rate = max(float(matrix.sum()) / (d * (d - 1)), 0.0)
-            variance = std**2 + 2.0 * most * rate / len(moment.silo_sizes)
+            variance = std**2 + 2.0 * most * rate / len(release.silo_sizes)
             self.chance_edge_ = math.sqrt(variance) * goe_quantile(d, _CHANCE / 2.0)
             self.n_above_chance_ = int((np.abs(self.eigenvalues_) > self.chance_edge_).sum())
             self.rates_, self.rate_errors_ = _rates(matrix, self.labels_, k, std)
@@ -158,7 +158,7 @@ class Communities(Analysis):
         yield f"{k:,} {groups} of {count(len(self.labels_), 'node')}"
         sizes = listed([f"{size:,}" for size in np.bincount(self.labels_, minlength=k)])
         yield f"They have {sizes} nodes."
-        if self.moment_.noise_std > 0:
+        if self.release_.noise_std > 0:
             which = "the direction" if k == 1 else f"the {k} directions"
             verdict, angle = (
                 ("determined: noise turns", f"at most {math.ceil(self.subspace_angle_)}°")
@@ -226,7 +226,7 @@ def agreement(truth: Any, found: Any) -> float:
 
     Examples
     --------
-    >>> from fedpower.analyses import agreement
+    >>> from fedpower.analysis import agreement
     >>> agreement(["a", "a", "b", "b"], [1, 1, 0, 1])
     0.75
     """

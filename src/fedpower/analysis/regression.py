@@ -8,12 +8,12 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Contents
-from fedpower.errors import InputError, require
+from fedpower.analysis import base
+from fedpower.analysis.base import Analysis, Contents
+from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array
 from fedpower.options import setting
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 
@@ -37,12 +37,12 @@ class Regression(RegressorMixin, Analysis):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedpower import FedMoment
-    >>> from fedpower.analyses import Regression
+    >>> from fedpower import FedCovariance
+    >>> from fedpower.analysis import Regression
     >>> rows = np.random.default_rng(0).normal(size=(500, 3))
     >>> rows[:, 2] = rows[:, 0] - rows[:, 1]
-    >>> moment = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
-    >>> Regression(2).fit(moment).coef_.round(6)
+    >>> release = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
+    >>> Regression(2).fit(release).coef_.round(6)
     array([ 1., -1.])
     """
 
@@ -62,22 +62,22 @@ class Regression(RegressorMixin, Analysis):
     level: float = base.level()
     sampling: bool = base.sampling()
 
-    def _fit(self, moment: Moment) -> None:
+    def _fit(self, release: Covariance) -> None:
         if self.alpha and self.n_components is not None:
             raise InputError("a regression must be either ridge or on components, got both; leave one out")
-        self._aim = moment.column(self.target)
-        given = range(moment.n_features) if self.predictors is None else self.predictors
-        self._places = [place for place in map(moment.column, given) if place != self._aim]
+        self._aim = release.column(self.target)
+        given = range(release.n_features) if self.predictors is None else self.predictors
+        self._places = [place for place in map(release.column, given) if place != self._aim]
         most = len(self._places)
         is_set = 0 < most == len(set(self._places))
         require(is_set, "predictors", "columns other than the target, each once", list(given))
         k = self.n_components
         require(k is None or k <= most, "n_components", f"at most the {most} predictors", k)
-        self._penalty = float(self.alpha) * moment.divisor / moment.n_samples
-        covariance, self.n_floored_ = base.usable(moment)
-        values = self._statistic(covariance, moment.mean)
-        least, edge = self._least(moment)
-        self.clear_ = bool(moment.noise_std == 0 or least > base.CLEAR * edge)
+        self._penalty = float(self.alpha) * release.divisor / release.n_samples
+        covariance, self.n_floored_ = base.usable(release)
+        values = self._statistic(covariance, release.mean)
+        least, edge = self._least(release)
+        self.clear_ = bool(release.noise_std == 0 or least > base.CLEAR * edge)
         errors = np.full_like(values, np.nan)
         if self.clear_:
             errors = self._standard_errors(self._statistic, covariance)
@@ -85,8 +85,8 @@ class Regression(RegressorMixin, Analysis):
         self.r2_ = float(np.clip(values[-1], 0.0, 1.0))
         self.intercept_error_ = float(errors[-2])
         self._set_intervals(self.coef_, errors[:-2])
-        self.target_ = moment.names[self._aim]
-        self.predictors_ = [moment.names[place] for place in self._places]
+        self.target_ = release.names[self._aim]
+        self.predictors_ = [release.names[place] for place in self._places]
         self.feature_names_in_, self.n_features_in_ = np.asarray(self.predictors_, dtype=object), most
 
     def predict(self, X: ArrayLike) -> Array:
@@ -112,16 +112,16 @@ class Regression(RegressorMixin, Analysis):
         share = (2 * np.sum(cross * solved, -1) - fitted) / covariance[..., self._aim, self._aim]
         return np.concatenate([solved, intercept[..., None], share[..., None]], axis=-1)
 
-    def _least(self, moment: Moment) -> tuple[float, float]:
+    def _least(self, release: Covariance) -> tuple[float, float]:
         """Return the eigenvalue, or the gap, that is divided by, and the edge of its noise."""
-        at, units = np.ix_(self._places, self._places), moment.units[self._places]
-        edge = float(moment.noise_std * np.sqrt(2.0 * len(units)))
+        at, units = np.ix_(self._places, self._places), release.units[self._places]
+        edge = float(release.noise_std * np.sqrt(2.0 * len(units)))
         if self.n_components is None:
-            penalty = np.diag(self._penalty / (units**2 * moment.divisor))
-            return float(np.linalg.eigvalsh(moment.pooled.moment[at] + penalty)[0]), edge
-        values = np.append(np.linalg.eigvalsh(moment.covariance[at])[::-1], 0.0)
+            penalty = np.diag(self._penalty / (units**2 * release.divisor))
+            return float(np.linalg.eigvalsh(release.pooled.covariance[at] + penalty)[0]), edge
+        values = np.append(np.linalg.eigvalsh(release.covariance[at])[::-1], 0.0)
         gap = float(values[self.n_components - 1] - values[self.n_components])
-        return gap, edge * float(units.max()) ** 2 * moment.divisor
+        return gap, edge * float(units.max()) ** 2 * release.divisor
 
     def _page(self) -> Contents:
         method = "least squares" if self.alpha == 0 else f"ridge with alpha {number(self.alpha)}"

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.fits import fed_moment
+from benchmarks.fits import fed_covariance
 from benchmarks.ranking import LEVEL, cases
-from fedpower import FedMoment, comparisons
-from fedpower.analyses import Ranking
-from fedpower.errors import InputError
-from fedpower.report.moment import Moment
+from fedpower import FedCovariance, comparisons
+from fedpower.analysis import Ranking
+from fedpower.exceptions import InputError
+from fedpower.report.covariance import Covariance
 
 Array = NDArray[np.float64]
 
@@ -47,11 +47,11 @@ def signed(table: pd.DataFrame) -> Array:
     return rows
 
 
-def release(table: pd.DataFrame, *columns: str, **terms: Any) -> Moment:
+def release(table: pd.DataFrame, *columns: str, **terms: Any) -> Covariance:
     kept = table[["winner", "loser", *columns]]
     silos = {name: kept[place::3] for place, name in enumerate(("north", "south", "east"))}
     given = {"codebook": comparisons(ITEMS), "epsilon": EXACT, **terms}
-    return fed_moment(**given).fit_silos(silos).moment_
+    return fed_covariance(**given).fit_silos(silos).release_
 
 
 TABLE = games()
@@ -101,14 +101,14 @@ def test_bradley_and_terrys_scores_are_those_of_hunters_iteration_and_its_errors
 
 def test_persons_count_once_however_much_they_compare():
     """Least squares with the weight 1/m for each of a person's m comparisons in a silo."""
-    moment = release(TABLE, "judge", unit="judge")
+    released = release(TABLE, "judge", unit="judge")
     parts = [TABLE[place::3] for place in range(3)]
     weights = np.concatenate([1 / p.groupby("judge")["judge"].transform("size") for p in parts])
     rows = np.vstack([signed(part) for part in parts])
     root = np.sqrt(weights)
     central = np.linalg.lstsq(rows * root[:, None], root, rcond=None)[0]
-    assert np.abs(Ranking().fit(moment).scores_ - central).max() < 1e-8
-    assert moment.n_samples == sum(part["judge"].nunique() for part in parts)
+    assert np.abs(Ranking().fit(released).scores_ - central).max() < 1e-8
+    assert released.n_samples == sum(part["judge"].nunique() for part in parts)
 
 
 @pytest.mark.slow
@@ -143,13 +143,13 @@ def test_places_are_sure_where_scores_are_far_apart_and_open_where_they_are_not(
 
 
 def test_comparisons_lost_in_the_noise_have_no_intervals_and_say_so():
-    moment = release(games(90), epsilon=0.1)
-    found = Ranking().fit(moment)
+    released = release(games(90), epsilon=0.1)
+    found = Ranking().fit(released)
     assert not found.determined_
     assert np.isnan(found.standard_error_).all()
     assert (found.rank_low_.tolist(), found.rank_high_.tolist()) == ([1] * 6, [6] * 6)
     assert "Scores are not determined" in found.account().sentences[0]
-    odds = Ranking("bradley-terry").fit(moment)
+    odds = Ranking("bradley-terry").fit(released)
     assert not odds.determined_
     assert np.isnan(odds.scores_).all()
     assert sorted(odds.rank_) == [1, 2, 3, 4, 5, 6]
@@ -160,9 +160,9 @@ def test_comparisons_lost_in_the_noise_have_no_intervals_and_say_so():
 
 
 def test_what_cannot_be_ranked_is_refused_in_one_sentence():
-    def refused(match: str, model: Ranking, moment: Moment) -> None:
+    def refused(match: str, model: Ranking, released: Covariance) -> None:
         with pytest.raises(InputError, match=match):
-            model.fit(moment)
+            model.fit(released)
 
     odds, points = Ranking("bradley-terry"), release(TABLE, "points", codebook=POINTS)
     apart = TABLE[TABLE["winner"].isin(ITEMS[:3]) == TABLE["loser"].isin(ITEMS[:3])]
@@ -174,7 +174,7 @@ def test_what_cannot_be_ranked_is_refused_in_one_sentence():
     refused("must be finite", odds, release(pd.concat([others, beaten], ignore_index=True)))
     refused("got margins in 'points'; take least squares", odds, points)
     refused("method must be one of", Ranking("elo"), points)  # type: ignore[arg-type]
-    other = FedMoment(epsilon=EXACT).fit(signed(TABLE)).moment_
+    other = FedCovariance(epsilon=EXACT).fit(signed(TABLE)).release_
     refused("must be of comparisons to be ranked", Ranking(), other)
     with pytest.raises(InputError, match="got margins in 'points'; take the difference"):
         Ranking().fit(points).win_probability("ash", "oak")

@@ -8,12 +8,12 @@ import numpy as np
 import scipy.optimize
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Contents
-from fedpower.errors import InputError, require
+from fedpower.analysis import base
+from fedpower.analysis.base import Analysis, Contents
+from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array
 from fedpower.options import setting
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 from fedpower.rules.rules import Rule
@@ -73,11 +73,11 @@ class Ranking(Analysis):
     Examples
     --------
     >>> import pandas as pd
-    >>> from fedpower import FedMoment, comparisons
-    >>> from fedpower.analyses import Ranking
+    >>> from fedpower import FedCovariance, comparisons
+    >>> from fedpower.analysis import Ranking
     >>> games = pd.DataFrame({"winner": ["a", "b", "a", "b"], "loser": ["b", "c", "c", "a"]})
-    >>> model = FedMoment(epsilon=float("inf"), codebook=comparisons(("a", "b", "c")))
-    >>> Ranking().fit(model.fit_silos([games]).moment_).rank_.tolist()
+    >>> model = FedCovariance(epsilon=float("inf"), codebook=comparisons(("a", "b", "c")))
+    >>> Ranking().fit(model.fit_silos([games]).release_).rank_.tolist()
     [1, 2, 3]
     """
 
@@ -93,13 +93,13 @@ class Ranking(Analysis):
     level: float = base.level(help="Level of intervals, of places and of verdicts.")
     sampling: bool = base.sampling()
 
-    def _fit(self, moment: Moment) -> None:
-        rule, odds = _rule_of(moment), self.method == "bradley-terry"
+    def _fit(self, release: Covariance) -> None:
+        rule, odds = _rule_of(release), self.method == "bradley-terry"
         if odds and rule.margin:
             raise InputError(
                 f"comparisons must be won or lost, got margins in '{rule.margin}'; take least squares"
             )
-        graph, steepest = _graph(moment, rule), _STEEPEST if odds else 1.0
+        graph, steepest = _graph(release, rule), _STEEPEST if odds else 1.0
         d, least = len(graph.wins), _least(graph.laplacian)
         if graph.noise == 0 and least <= _CONNECTED * float(np.abs(graph.laplacian).max()):
             raise InputError(
@@ -123,12 +123,12 @@ class Ranking(Analysis):
         else:
             scores, bread = solved
             self.scores_ = scores
-            self.covariance_ = self._errors(graph, bread, moment.n_samples)
+            self.covariance_ = self._errors(graph, bread, release.n_samples)
         own = np.maximum(np.diagonal(self.covariance_), 0.0)
         squares = own[:, None] + own[None, :] - 2.0 * self.covariance_
         self.difference_error_ = np.asarray(np.sqrt(np.maximum(squares, 0.0)))
         self._set_intervals(scores, np.sqrt(own))
-        self.comparisons_ = np.asarray(np.diagonal(graph.laplacian) * moment.n_samples)
+        self.comparisons_ = np.asarray(np.diagonal(graph.laplacian) * release.n_samples)
         self.rank_ = np.argsort(np.argsort(-scores, kind="stable")) + 1
         self._set_places()
 
@@ -237,30 +237,30 @@ class Ranking(Analysis):
         yield Table("Ranking", "ranking.csv", columns)
 
 
-def _rule_of(moment: Moment) -> Rule:
-    """Return the rule that rows of comparisons were made by, or refuse a moment of others."""
-    rules = moment.record.table_rules
+def _rule_of(release: Covariance) -> Rule:
+    """Return the rule that rows of comparisons were made by, or refuse a covariance of others."""
+    rules = release.record.table_rules
     rule = None if rules is None else rules.comparison
-    if rule is None or moment.feature_names != rule.features:
+    if rule is None or release.feature_names != rule.features:
         raise InputError(
-            "a moment must be of comparisons to be ranked, got one of other rows; see fedpower.comparisons"
+            "a covariance must be of comparisons to be ranked, got another; see fedpower.comparisons"
         )
     return rule
 
 
-def _graph(moment: Moment, rule: Rule) -> _Graph:
+def _graph(release: Covariance, rule: Rule) -> _Graph:
     """Return the comparisons of a release: about the origin, whether it was centred or not."""
-    d, units = len(rule.levels), moment.units
-    middle = np.zeros(d + 1) if moment.pooled.center is None else moment.pooled.center
-    whole = (moment.pooled.moment + np.outer(middle, middle)) * np.outer(units, units)
+    d, units = len(rule.levels), release.units
+    middle = np.zeros(d + 1) if release.pooled.center is None else release.pooled.center
+    whole = (release.pooled.covariance + np.outer(middle, middle)) * np.outer(units, units)
     flat = np.eye(d) - 1.0 / d
     laplacian = flat @ whole[:d, :d] @ flat
     return _Graph(
         laplacian=(laplacian + laplacian.T) / 2.0,
         wins=flat @ whole[:d, d],
         square=float(whole[d, d]),
-        noise=moment.noise_std * float(units[0]) ** 2,
-        wins_noise=moment.noise_std * float(units[0] * units[d]) / np.sqrt(2.0),
+        noise=release.noise_std * float(units[0]) ** 2,
+        wins_noise=release.noise_std * float(units[0] * units[d]) / np.sqrt(2.0),
     )
 
 

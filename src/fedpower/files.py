@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 
 LEAST_ROOM = 16 * 10**6  # bytes that suffice for any output besides its matrices
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that spreadsheets run

@@ -9,13 +9,13 @@ from numpy.typing import ArrayLike
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Contents
-from fedpower.errors import require
+from fedpower.analysis import base
+from fedpower.analysis.base import Analysis, Contents
+from fedpower.exceptions import require
 from fedpower.linalg import Array, fix_signs
 from fedpower.options import setting
 from fedpower.protocol.solvers.angles import DETERMINED, derived_angles
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 from fedpower.report.page import Table
 from fedpower.report.text import count, listed
 
@@ -39,11 +39,11 @@ class AdjustedPCA(TransformerMixin, Analysis):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedpower import FedMoment
-    >>> from fedpower.analyses import AdjustedPCA
+    >>> from fedpower import FedCovariance
+    >>> from fedpower.analysis import AdjustedPCA
     >>> rows = np.random.default_rng(0).normal(size=(500, 4))
-    >>> moment = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
-    >>> AdjustedPCA(2, covariates=[0]).fit(moment).transform(rows).shape
+    >>> release = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
+    >>> AdjustedPCA(2, covariates=[0]).fit(release).transform(rows).shape
     (500, 2)
     """
 
@@ -57,16 +57,16 @@ class AdjustedPCA(TransformerMixin, Analysis):
     level: float = base.level()
     sampling: bool = base.sampling()
 
-    def _fit(self, moment: Moment) -> None:
-        covariance, self.n_floored_ = base.usable(moment)
+    def _fit(self, release: Covariance) -> None:
+        covariance, self.n_floored_ = base.usable(release)
         k = self.n_components
         given = [self.covariates] if isinstance(self.covariates, str | int) else list(self.covariates)
-        self._out = [moment.column(name) for name in given]
-        self._in = [place for place in range(moment.n_features) if place not in self._out]
+        self._out = [release.column(name) for name in given]
+        self._in = [place for place in range(release.n_features) if place not in self._out]
         must = "some of the columns and not all"
         require(bool(self._out and self._in), "covariates", must, given)
-        self.columns_ = [moment.names[place] for place in self._in]
-        self.covariates_ = [moment.names[place] for place in self._out]
+        self.columns_ = [release.names[place] for place in self._in]
+        self.covariates_ = [release.names[place] for place in self._out]
         most = len(self._in)
         require(k <= most, "n_components", f"at most the {most} columns that are left", k)
         values, vectors = base.eigenpairs(self._adjusted(covariance))
@@ -78,7 +78,7 @@ class AdjustedPCA(TransformerMixin, Analysis):
 
         self._set_intervals(self.explained_variance_, self._standard_errors(variances, covariance))
         self.explained_variance_ratio_ = self.explained_variance_ / np.sum(values)
-        noised = partial(derived_angles, moment.pooled, vectors[:, :k], self._adjusted_draw)
+        noised = partial(derived_angles, release.pooled, vectors[:, :k], self._adjusted_draw)
         self._set_angles(noised, values, k)
         inner = covariance[np.ix_(self._out, self._out)]
         self.coef_ = np.linalg.solve(inner, covariance[np.ix_(self._out, self._in)])
@@ -86,8 +86,8 @@ class AdjustedPCA(TransformerMixin, Analysis):
     def transform(self, X: ArrayLike) -> Array:
         """Return the adjusted scores of rows with all columns of the release: a local computation."""
         check_is_fitted(self)
-        given = base.new_rows(X, self.feature_names_in_, "columns of the moment, covariates too")
-        centred = given - self.moment_.mean
+        given = base.new_rows(X, self.feature_names_in_, "columns of the covariance, covariates too")
+        centred = given - self.release_.mean
         left = centred[:, self._in] - centred[:, self._out] @ self.coef_
         return np.asarray(left @ self.components_.T)
 
@@ -100,9 +100,9 @@ class AdjustedPCA(TransformerMixin, Analysis):
 
     def _adjusted_draw(self, drawn: Array) -> Array:
         """Return the adjustment of a drawn covariance, its covariates floored as `usable` does."""
-        moment, made, at = self.moment_, drawn.copy(), np.ix_(self._out, self._out)
-        made[at] = base.floored(drawn[at], moment.noise_std)
-        return self._adjusted(made * np.outer(moment.units, moment.units))
+        release, made, at = self.release_, drawn.copy(), np.ix_(self._out, self._out)
+        made[at] = base.floored(drawn[at], release.noise_std)
+        return self._adjusted(made * np.outer(release.units, release.units))
 
     def _page(self) -> Contents:
         labels = [f"pc{place}" for place in range(1, len(self.components_) + 1)]

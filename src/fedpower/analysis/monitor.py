@@ -9,13 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Contents
-from fedpower.errors import require
+from fedpower.analysis import base
+from fedpower.analysis.base import Analysis, Contents
+from fedpower.exceptions import require
 from fedpower.linalg import Array
 from fedpower.protocol.pooled import unit_variances
 from fedpower.protocol.solvers.angles import DETERMINED, moment_angles
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 
@@ -42,11 +42,11 @@ class ProcessMonitor(OutlierMixin, Analysis):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedpower import FedMoment
-    >>> from fedpower.analyses import ProcessMonitor
+    >>> from fedpower import FedCovariance
+    >>> from fedpower.analysis import ProcessMonitor
     >>> rows = np.random.default_rng(0).normal(size=(500, 4))
-    >>> moment = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
-    >>> ProcessMonitor(2).fit(moment).predict([[0, 0, 0, 0], [9, 9, 9, 9]]).tolist()
+    >>> release = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
+    >>> ProcessMonitor(2).fit(release).predict([[0, 0, 0, 0], [9, 9, 9, 9]]).tolist()
     [1, -1]
     """
 
@@ -56,33 +56,33 @@ class ProcessMonitor(OutlierMixin, Analysis):
     _: KW_ONLY
     level: float = base.level(0.99, "Share of usual rows within each limit.")
 
-    def _fit(self, moment: Moment) -> None:
-        d, n, k = moment.n_features, moment.n_samples, self.n_components
+    def _fit(self, release: Covariance) -> None:
+        d, n, k = release.n_features, release.n_samples, self.n_components
         most = min(d, n) - 1
         require(k <= most, "n_components", f"at most {most}, below the {d} columns", k)
-        covariance, self.n_floored_ = base.usable(moment)
-        self.mean_, self.scale_ = moment.mean, np.sqrt(np.diagonal(covariance))
+        covariance, self.n_floored_ = base.usable(release)
+        self.mean_, self.scale_ = release.mean, np.sqrt(np.diagonal(covariance))
         values, vectors = base.eigenpairs(covariance / np.outer(self.scale_, self.scale_))
-        gains = unit_variances(moment.noise_std)
-        noised = partial(moment_angles, moment.pooled, k, pairs=(values, vectors), gains=gains)
+        gains = unit_variances(release.noise_std)
+        noised = partial(moment_angles, release.pooled, k, pairs=(values, vectors), gains=gains)
         found = self._set_angles(noised, values, k)
         self.components_, self.spectrum_ = np.asarray(vectors[:, :k].T), values
         self.explained_variance_ = np.clip(found.variances[:k], values[:k] / 2.0, values[:k])
         first = float(np.sum(values[k:]))
-        noise = self._noise(moment, covariance, vectors[:, k:])
+        noise = self._noise(release, covariance, vectors[:, k:])
         second = max(float(np.sum(values[k:] ** 2)) - noise, first**2 / (d - k))
         spread = scipy.stats.f.ppf(self.level, k, n - k)
         self.t2_limit_ = float(k * (n**2 - 1) / (n * (n - k)) * spread)
         self.spe_limit_ = float(second / first * scipy.stats.chi2.ppf(self.level, first**2 / second))
 
-    def _noise(self, moment: Moment, covariance: Array, rest: Array) -> float:
+    def _noise(self, release: Covariance, covariance: Array, rest: Array) -> float:
         """Return what noise adds to the residual's θ₂ on average."""
-        if moment.noise_std == 0:
+        if release.noise_std == 0:
             return 0.0
         axes = rest / self.scale_[:, None]
         squares = [
             np.sum((axes.T @ matrices @ axes) ** 2, axis=(1, 2))
-            for matrices, _ in base.draws(moment, covariance, sampling=False)
+            for matrices, _ in base.draws(release, covariance, sampling=False)
         ]
         return float(np.mean(np.concatenate(squares)))
 
@@ -107,7 +107,7 @@ class ProcessMonitor(OutlierMixin, Analysis):
         return np.where(beyond.any(axis=1), -1, 1)
 
     def _page(self) -> Contents:
-        exact = self.moment_.noise_std == 0
+        exact = self.release_.noise_std == 0
         yield f"Limits for new rows of {count(len(self.mean_), 'column')}"
         yield (
             f"A row like those of the release keeps T² ≤ {number(self.t2_limit_)} and SPE ≤ "

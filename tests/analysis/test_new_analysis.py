@@ -8,12 +8,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from fedpower import FedMoment, analyses
-from fedpower.analyses import base
+from fedpower import FedCovariance, analysis
+from fedpower.analysis import base
 from fedpower.cli import main
-from fedpower.errors import require
+from fedpower.exceptions import require
 from fedpower.options import setting
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 
 
 class Spread(base.Analysis):
@@ -28,10 +28,10 @@ class Spread(base.Analysis):
     kind = "spread"
     most: int = setting(2, "How many columns.", "count")
 
-    def _fit(self, moment: Moment) -> None:
-        d = moment.n_features
+    def _fit(self, release: Covariance) -> None:
+        d = release.n_features
         require(self.most <= d, "most", f"at most {d} columns", self.most)
-        self.deviation_ = np.sqrt(np.sort(np.diagonal(moment.covariance))[::-1][: self.most])
+        self.deviation_ = np.sqrt(np.sort(np.diagonal(release.covariance))[::-1][: self.most])
 
     def _page(self) -> base.Contents:
         yield f"Spread of {self.most} columns"
@@ -40,25 +40,25 @@ class Spread(base.Analysis):
 
 
 @pytest.fixture
-def moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moment:
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Covariance:
     module = ModuleType("spread.example")
     module.Spread = Spread  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "spread.example", module)
     monkeypatch.setitem(
-        analyses.ANALYSES, "spread", ("spread.example", "Spread", "Which columns spread most.")
+        analysis.ANALYSES, "spread", ("spread.example", "Spread", "Which columns spread most.")
     )
     monkeypatch.chdir(tmp_path)
     rows = np.random.default_rng(0).normal(size=(400, 3)) * [1.0, 3.0, 2.0]
-    found = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
-    found.save("moment")
+    found = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
+    found.save("covariance")
     return found
 
 
-def test_a_registered_analysis_runs_from_python_and_the_command_line(moment, capsys):
+def test_a_registered_analysis_runs_from_python_and_the_command_line(release, capsys):
     def derive(*words: str) -> int:
-        return main(["analyze", words[0], "moment", *words[1:]], standalone_mode=False)
+        return main(["analyze", words[0], "covariance", *words[1:]], standalone_mode=False)
 
-    model = analyses.Spread(most=1).fit(moment)
+    model = analysis.Spread(most=1).fit(release)
     assert model.get_params() == {"most": 1}
     assert model.deviation_ == pytest.approx([3.0], rel=0.1)
     assert derive("spread", "-o", "out") == 0

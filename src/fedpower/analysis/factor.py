@@ -7,13 +7,13 @@ import numpy as np
 import scipy.optimize
 from numpy.typing import NDArray
 
-from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Contents
-from fedpower.analyses.correlation import correlation_of, noised_correlations
-from fedpower.errors import require
+from fedpower.analysis import base
+from fedpower.analysis.base import Analysis, Contents
+from fedpower.analysis.correlation import correlation_of, noised_correlations
+from fedpower.exceptions import require
 from fedpower.linalg import Array, fix_signs
 from fedpower.options import setting
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
@@ -45,12 +45,12 @@ class FactorAnalysis(Analysis):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedpower import FedMoment
-    >>> from fedpower.analyses import FactorAnalysis
+    >>> from fedpower import FedCovariance
+    >>> from fedpower.analysis import FactorAnalysis
     >>> rng = np.random.default_rng(0)
     >>> rows = rng.normal(size=(500, 1)) + rng.normal(size=(500, 4))
-    >>> moment = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
-    >>> FactorAnalysis(1).fit(moment).loadings_.shape
+    >>> release = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
+    >>> FactorAnalysis(1).fit(release).loadings_.shape
     (4, 1)
     """
 
@@ -66,23 +66,23 @@ class FactorAnalysis(Analysis):
     level: float = base.level()
     sampling: bool = base.sampling()
 
-    def _fit(self, moment: Moment) -> None:
-        d, k = moment.n_features, self.n_factors
+    def _fit(self, release: Covariance) -> None:
+        d, k = release.n_features, self.n_factors
         must = f"a whole number k of at least 1 with (d - k)² at least d + k, d = {d} columns"
         require((d - k) ** 2 >= d + k, "n_factors", must, k)
-        fitted = _fit(moment, k)
+        fitted = _fit(release, k)
         raw = fitted.loadings
         turn = _varimax(raw, np.eye(k)) if self.rotation == "varimax" else np.eye(k)
         turn = turn[:, np.argsort(-np.sum((raw @ turn) ** 2, axis=0), kind="stable")]
         self.loadings_ = fix_signs(raw @ turn)
-        self._set_intervals(self.loadings_, self._errors(moment, fitted))
-        biased = fitted.deviations / np.sqrt(moment.divisor)  # scikit-learn divides by n
+        self._set_intervals(self.loadings_, self._errors(release, fitted))
+        biased = fitted.deviations / np.sqrt(release.divisor)  # scikit-learn divides by n
         self.components_ = np.asarray((self.loadings_ * biased[:, None]).T)
         self.noise_variance_ = np.asarray(fitted.unique * biased**2)
         self.communality_ = np.asarray(1.0 - fitted.unique)
         self.n_at_bound_ = int(np.sum(~fitted.free))
 
-    def _errors(self, moment: Moment, fitted: "_Fitted") -> Array:
+    def _errors(self, release: Covariance, fitted: "_Fitted") -> Array:
         """Return the standard errors of the loadings: the delta method on the equations of the loss."""
         at, inverse = fitted.correlation * np.outer(fitted.deviations, fitted.deviations), fitted.inverse()
 
@@ -91,7 +91,7 @@ class FactorAnalysis(Analysis):
             rotate = self.rotation == "varimax"
             return np.array([_aligned(found, self.loadings_, rotate=rotate) for found in near])
 
-        return self._standard_errors(loadings, base.usable(moment)[0], at=at, count=_DRAWS)
+        return self._standard_errors(loadings, base.usable(release)[0], at=at, count=_DRAWS)
 
     def _page(self) -> Contents:
         d, k = self.loadings_.shape
@@ -133,7 +133,7 @@ def congruence(one: Array, other: Array) -> Array:
     Examples
     --------
     >>> import numpy as np
-    >>> from fedpower.analyses import congruence
+    >>> from fedpower.analysis import congruence
     >>> congruence(np.eye(3)[:, :2], -np.eye(3)[:, [1, 0]])
     array([1., 1.])
     """
@@ -179,10 +179,10 @@ class _Fitted(NamedTuple):
         return np.asarray(self.loadings + (inverse @ moved.ravel()).reshape(moved.shape))
 
 
-def _fit(moment: Moment, k: int) -> _Fitted:
+def _fit(release: Covariance, k: int) -> _Fitted:
     """Return loadings by least squares on the correlations as released."""
-    noised = noised_correlations(moment)
-    sampled = np.maximum((1.0 - noised.shrunk**2) ** 2, _LEAST_SAMPLED) / moment.n_samples
+    noised = noised_correlations(release)
+    sampled = np.maximum((1.0 - noised.shrunk**2) ** 2, _LEAST_SAMPLED) / release.n_samples
     weights = 1.0 / (sampled + noised.noise_variance)
     np.fill_diagonal(weights, 0.0)
     weights /= weights.max()

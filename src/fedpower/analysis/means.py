@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
-from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Contents
-from fedpower.errors import InputError, require
+from fedpower.analysis import base
+from fedpower.analysis.base import Analysis, Contents
+from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array
 from fedpower.options import setting
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
@@ -56,11 +56,11 @@ class MeanTests(Analysis):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedpower import FedMoment
-    >>> from fedpower.analyses import MeanTests
+    >>> from fedpower import FedCovariance
+    >>> from fedpower.analysis import MeanTests
     >>> rows = np.random.default_rng(1).normal(size=(500, 3)) + [0, 0, 1]
-    >>> moment = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
-    >>> MeanTests().fit(moment).rejected_.tolist()
+    >>> release = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
+    >>> MeanTests().fit(release).rejected_.tolist()
     [False, False, True]
     """
 
@@ -80,14 +80,14 @@ class MeanTests(Analysis):
         0.9, "Share of columns, nearest to null, that the factors' mean is fitted to.", "part", option=None
     )
 
-    def _fit(self, moment: Moment) -> None:
-        covariance, self.n_floored_ = base.usable(moment)
-        d, n, k = moment.n_features, moment.n_samples, self.n_factors
-        null, nearest = self._null_of(moment), max(int(np.ceil(self.null_share * d)), 1)
+    def _fit(self, release: Covariance) -> None:
+        covariance, self.n_floored_ = base.usable(release)
+        d, n, k = release.n_features, release.n_samples, self.n_factors
+        null, nearest = self._null_of(release), max(int(np.ceil(self.null_share * d)), 1)
         must = f"at most {nearest - 1}, below the {nearest} columns that factors are fitted to"
         require(k < nearest, "n_factors", must, k)
-        noise = (moment.mean_noise_std * moment.units) ** 2
-        away = moment.mean - null
+        noise = (release.mean_noise_std * release.units) ** 2
+        away = release.mean - null
         hat, own = np.zeros((d, d)), covariance
         if k:
             values, vectors = np.linalg.eigh(covariance)
@@ -109,16 +109,16 @@ class MeanTests(Analysis):
         self.q_value_ = np.asarray(scipy.stats.false_discovery_control(self.p_value_))
         self.rejected_ = self.q_value_ <= 1.0 - self.level
 
-    def _null_of(self, moment: Moment) -> Array:
+    def _null_of(self, release: Covariance) -> Array:
         if isinstance(self.null, Mapping):
-            values = np.zeros(moment.n_features)
+            values = np.zeros(release.n_features)
             for name, value in self.null.items():
-                values[moment.column(name)] = float(value)
+                values[release.column(name)] = float(value)
             return values
         try:
-            return np.array(np.broadcast_to(np.asarray(self.null, float), (moment.n_features,)))
+            return np.array(np.broadcast_to(np.asarray(self.null, float), (release.n_features,)))
         except (TypeError, ValueError):
-            must = f"a number, {moment.n_features} numbers or a mapping from names"
+            must = f"a number, {release.n_features} numbers or a mapping from names"
             raise InputError(f"null must be {must}, got {self.null!r}") from None
 
     def _page(self) -> Contents:

@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Contents
-from fedpower.errors import InputError, require
+from fedpower.analysis import base
+from fedpower.analysis.base import Analysis, Contents
+from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array, fix_signs
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 from fedpower.rules.rules import KNOWN
@@ -65,14 +65,14 @@ class Completion(TransformerMixin, Analysis):
     --------
     >>> import numpy as np
     >>> import pandas as pd
-    >>> from fedpower import FedMoment
-    >>> from fedpower.analyses import Completion
+    >>> from fedpower import FedCovariance
+    >>> from fedpower.analysis import Completion
     >>> from fedpower.rules.codebook import CodeBook
     >>> from fedpower.rules.rules import table_rules
     >>> ratings = pd.DataFrame(np.random.default_rng(0).integers(1, 6, (200, 3)), columns=["a", "b", "c"])
     >>> rules = table_rules({name: {"kind": "rating", "range": [1, 5]} for name in ratings}, "example")
-    >>> model = FedMoment(epsilon=float("inf"), center=False, codebook=CodeBook(rules=rules))
-    >>> found = Completion(1).fit(model.fit_silos([ratings]).moment_)
+    >>> model = FedCovariance(epsilon=float("inf"), center=False, codebook=CodeBook(rules=rules))
+    >>> found = Completion(1).fit(model.fit_silos([ratings]).release_)
     >>> bool(np.isnan(found.transform([[5, np.nan, 1]])).any())
     False
     """
@@ -84,11 +84,14 @@ class Completion(TransformerMixin, Analysis):
     _: KW_ONLY
     level: float = base.level()
 
-    def _fit(self, moment: Moment) -> None:
-        spans = _spans(moment)
+    def _fit(self, release: Covariance) -> None:
+        spans = _spans(release)
         d, k = len(spans), self.n_components
         require(k < d, "n_components", f"at most {d - 1}, below the {d} items", k)
-        raw, sigma = _about_the_middle(moment, d), moment.noise_std * (moment.treatment.row_norm or 1.0) ** 2
+        raw, sigma = (
+            _about_the_middle(release, d),
+            release.noise_std * (release.treatment.row_norm or 1.0) ** 2,
+        )
         # A count below two standard deviations may be nobody's.
         least = max(2.0 * sigma / KNOWN**2, _LEAST_COUNT)
         ends = np.array(list(spans.values()))
@@ -155,7 +158,7 @@ class Completion(TransformerMixin, Analysis):
         noise of the release. Cells that were not empty stay as they are; ``X`` is as for `transform`.
         """
         check_is_fitted(self)
-        given = base.new_rows(X, self.items_, "items of the moment")
+        given = base.new_rows(X, self.items_, "items of the covariance")
         known = ~np.isnan(given)
         scaled = np.clip((np.where(known, given, 0.0) - self._middle) / self._half, -1.0, 1.0)
         means, variance = self._model.predict(scaled, known)
@@ -253,7 +256,7 @@ def _shrinkage(
 
 
 def _pairs(raw: Array, least: float) -> _Pairs:
-    """Return means, covariances and weights of items from the moment of ratings and of their presence."""
+    """Return means, covariances and weights of items from the covariance of ratings and of their presence."""
     d = raw.shape[-1] // 2
     xx, xm, mm = raw[..., :d, :d], raw[..., :d, d:], raw[..., d:, d:]
     counts = np.maximum(mm, least)
@@ -279,25 +282,27 @@ def _diagonal(matrices: Array) -> Array:
     return np.diagonal(matrices, axis1=-2, axis2=-1)
 
 
-def _spans(moment: Moment) -> Mapping[str, tuple[float, float]]:
-    """Return the rated items and the ranges of their ratings; refuse a moment of anything else."""
-    rules, treatment = moment.record.table_rules, moment.treatment
+def _spans(release: Covariance) -> Mapping[str, tuple[float, float]]:
+    """Return the rated items and the ranges of their ratings; refuse a covariance of anything else."""
+    rules, treatment = release.record.table_rules, release.treatment
     spans = {} if rules is None else rules.spans
-    if not spans or 2 * len(spans) != moment.n_features:
+    if not spans or 2 * len(spans) != release.n_features:
         got = "other columns too" if spans else "none"
-        raise InputError(f"a moment must be of ratings, columns with rules of kind 'rating', got {got}")
+        raise InputError(f"a covariance must be of ratings, columns with rules of kind 'rating', got {got}")
     if treatment.center is not None or treatment.scale is not None:
-        raise InputError("a moment of ratings must be released without offsets and scales, got some")
+        raise InputError("a covariance of ratings must be released without offsets and scales, got some")
     return spans
 
 
-def _about_the_middle(moment: Moment, d: int) -> Array:
-    """Return the moment about the middle of the ranges, ratings first, then whether there is one."""
-    middle = moment.pooled.center
-    values = moment.pooled.moment if middle is None else moment.pooled.moment + np.outer(middle, middle)
+def _about_the_middle(release: Covariance, d: int) -> Array:
+    """Return the covariance about the middle of the ranges, ratings first, then whether there is one."""
+    middle = release.pooled.center
+    values = (
+        release.pooled.covariance if middle is None else release.pooled.covariance + np.outer(middle, middle)
+    )
     order = [2 * place + part for part in range(2) for place in range(d)]
     scale = np.repeat([1.0, KNOWN], d)
-    row_norm = moment.treatment.row_norm or 1.0
+    row_norm = release.treatment.row_norm or 1.0
     return np.asarray(row_norm**2 * values[np.ix_(order, order)] / np.outer(scale, scale))
 
 

@@ -7,9 +7,9 @@ import pytest
 from sklearn.base import clone
 
 from benchmarks.derived import LEVEL, Law, drawn_release, held, release, truths
-from fedpower.analyses import AdjustedPCA, Correlations, ProcessMonitor, Regression, congruence, factor
-from fedpower.analyses.base import draws
-from fedpower.report.moment import Moment
+from fedpower.analysis import AdjustedPCA, Correlations, ProcessMonitor, Regression, congruence, factor
+from fedpower.analysis.base import draws
+from fedpower.report.covariance import Covariance
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -30,9 +30,9 @@ def test_intervals_of_every_analysis_hold_as_often_as_they_say(law):
     template, wanted = release(law.rows(rng)), truths(law)
     shares = {name: [] for name in wanted}
     for _ in range(200):
-        moment = drawn_release(law, template, rng)
+        drawn = drawn_release(law, template, rng)
         for name, (make, numbers) in wanted.items():
-            shares[name].append(held(make().fit(moment), numbers))
+            shares[name].append(held(make().fit(drawn), numbers))
     for name, found in shares.items():
         assert abs(np.mean(found) - LEVEL) < 0.065, name
 
@@ -56,12 +56,12 @@ def test_angles_hold_in_nine_of_ten_releases(law, model):
     template = template.with_record(clipping=None)
     units = template.units
     inner = np.cov(rows.T) / np.outer(units, units)
-    exact = replace(template, pooled=replace(template.pooled, moment=inner, noise_std=0.0))
+    exact = replace(template, pooled=replace(template.pooled, covariance=inner, noise_std=0.0))
     wanted = clone(model).fit(exact).components_
     held = []
     for _ in range(100):
         drawn = rng.standard_normal(inner.shape) * (template.noise_std / 2.0)
-        pooled = replace(template.pooled, moment=inner + drawn + drawn.T)
+        pooled = replace(template.pooled, covariance=inner + drawn + drawn.T)
         found = clone(model).fit(replace(template, pooled=pooled))
         cosines = np.abs(np.sum(found.components_ * wanted, axis=1))
         held.append(np.degrees(np.arccos(np.minimum(cosines, 1.0))) <= found.component_angles_)
@@ -69,12 +69,12 @@ def test_angles_hold_in_nine_of_ten_releases(law, model):
 
 
 def test_noise_of_columns_with_missing_cells_is_larger(law):
-    moment = release(law.rows(np.random.default_rng(16)))
-    present = np.r_[0.5, np.ones(moment.n_features - 1)]
-    gappy = replace(moment, pooled=replace(moment.pooled, present=present))
+    whole = release(law.rows(np.random.default_rng(16)))
+    present = np.r_[0.5, np.ones(whole.n_features - 1)]
+    gappy = replace(whole, pooled=replace(whole.pooled, present=present))
     ratio = [
         np.concatenate([each for each, _ in draws(one, one.covariance, sampling=False, count=500)]).std(0)
-        for one in (gappy, moment)
+        for one in (gappy, whole)
     ]
     grown = ratio[0] / ratio[1]
     assert grown[0, 0] == pytest.approx(2.0, rel=0.02)
@@ -89,12 +89,12 @@ def questionnaire() -> Law:
     return Law(loadings, 1.0 - np.sum(loadings**2, axis=1))
 
 
-def noised(law: Law, sigma: float, rng: np.random.Generator) -> Moment:
+def noised(law: Law, sigma: float, rng: np.random.Generator) -> Covariance:
     """Return a moment of the law's own covariance with noise, nothing clipped and no sampling."""
     template = release(law.rows(rng, 2000))
     drawn = rng.standard_normal(law.covariance.shape) * (sigma / 2.0)
     inner = law.covariance / law.bound**2 + drawn + drawn.T
-    pooled = replace(template.pooled, moment=inner, center=np.zeros(len(inner)), noise_std=sigma)
+    pooled = replace(template.pooled, covariance=inner, center=np.zeros(len(inner)), noise_std=sigma)
     return replace(template, pooled=pooled)
 
 
@@ -117,8 +117,8 @@ def test_factors_of_noised_correlations_are_found():
 
 
 def test_intervals_name_the_clipping_bias_that_they_exclude(law):
-    moment = release(law.rows(np.random.default_rng(18), 4000), bound=3.0)
-    model = Regression(0, alpha=400.0).fit(moment)
+    bounded = release(law.rows(np.random.default_rng(18), 4000), bound=3.0)
+    model = Regression(0, alpha=400.0).fit(bounded)
     assert model.clipping_share_ is not None
     assert model.clipping_share_ > 0.05
     told = model.account()

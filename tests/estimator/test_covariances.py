@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.fits import fed_moment, fed_pca
+from benchmarks.fits import fed_covariance, fed_pca
 from budgets import ledgers_in, spent
-from fedpower import FedMoment, FedPCA, read_moment
-from fedpower.errors import InputError
-from fedpower.report.record import MOMENT, RUN
+from fedpower import FedCovariance, FedPCA, load
+from fedpower.exceptions import InputError
+from fedpower.report.record import COVARIANCE, RUN
 from problems import spiked_rows
 
 INF = float("inf")
@@ -41,7 +41,7 @@ def same(one: FedPCA, other: FedPCA) -> None:
                  "spectrum_", "singular_values_", "denoised_variance_", "basis_", "component_angles_",
                  "subspace_angles_"):  # fmt: skip
         assert np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True), name
-    for name in ("n_samples_", "silo_sizes_", "n_components_"):
+    for name in ("n_samples_seen_", "silo_sizes_", "n_components_"):
         assert getattr(one, name) == getattr(other, name), name
 
 
@@ -50,11 +50,11 @@ def same(one: FedPCA, other: FedPCA) -> None:
 def test_a_fit_to_the_moment_has_the_numbers_of_the_direct_fit_and_is_charged_nothing(way, tmp_path):
     terms, data = WAYS[way], silos(6_000)
     ledgers = ledgers_in(tmp_path, NAMES, 3.0) if np.isfinite(terms["epsilon"]) else None
-    released = fed_moment(**terms).fit_silos(data, ledgers=ledgers)
+    released = fed_covariance(**terms).fit_silos(data, ledgers=ledgers)
     for fit in FITS:
-        direct = fed_pca(**{**fit, **terms, "solver": "moment"}).fit_silos(data, ledgers=ledgers)
-        for moment in (released.moment_, released.save(tmp_path / "moment", force=True)):
-            model = fed_pca(**fit).fit_moment(moment)
+        direct = fed_pca(**{**fit, **terms, "solver": "upload"}).fit_silos(data, ledgers=ledgers)
+        for release in (released.release_, released.save(tmp_path / "covariance", force=True)):
+            model = fed_pca(**fit).fit_covariance(release)
             same(model, direct)
             rows = np.asarray(data["north"][:5])
             assert np.array_equal(model.transform(rows), direct.transform(rows))
@@ -69,27 +69,27 @@ def test_a_fit_gives_its_moment_back_from_memory_and_from_folders(aggregation, t
     terms = {"epsilon": 2.0, "delta": 1e-6, "aggregation": aggregation, **told}
     model = fed_pca(2, **terms).fit_silos(silos(3000))
     model.save(tmp_path / "result")
-    again = FedPCA(2).fit_moment(model.moment_)
+    again = FedPCA(2).fit_covariance(model.release_)
     again.save(tmp_path / "again")
-    read = read_moment(model.moment_.save(tmp_path / "moment"))
-    for moment in (read, tmp_path / "result", tmp_path / "again"):
-        same(FedPCA(2).fit_moment(moment), model)
+    read = load(model.release_.save(tmp_path / "covariance"))
+    for release in (read, tmp_path / "result", tmp_path / "again"):
+        same(FedPCA(2).fit_covariance(release), model)
     assert (read.code_book is None) == bool(told)
     assert str(read.privacy) == str(model.privacy_)
     if aggregation == "secure":
-        assert "the published moment and all that is computed from it" in str(read.privacy)
+        assert "the published covariance and all that is computed from it" in str(read.privacy)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_is_published_is_the_sum_with_a_little_more_noise(tmp_path):
     """The moment of decision 7: another number for every silo's release would give other digits."""
     terms = WAYS["plain"]
-    model = fed_moment(**terms).fit_silos(silos())
+    model = fed_covariance(**terms).fit_silos(silos())
     public = next(row for row in model.privacy_.protections if row.observer == "the public")
     assert public.epsilon < terms["epsilon"]
-    center = model.moment_.pooled.center
-    about_origin = model.moment_.pooled.moment + np.outer(center, center)
-    spacing = 2.0 ** np.floor(np.log2(model.moment_.noise_std) - 35)
+    center = model.release_.pooled.center
+    about_origin = model.release_.pooled.covariance + np.outer(center, center)
+    spacing = 2.0 ** np.floor(np.log2(model.release_.noise_std) - 35)
     steps = np.diagonal(about_origin) / spacing
     assert np.abs(steps - np.round(steps)).max() < 1e-3
 
@@ -99,37 +99,37 @@ def test_what_is_published_is_the_sum_with_a_little_more_noise(tmp_path):
 def test_the_noise_of_the_mean_and_the_moment_has_the_law_that_the_moment_tells():
     """Fails with probability below 1e-8: 6 deviations of variances of 7,600 and 800 draws."""
     rows = np.zeros((500, 20))
-    model = fed_moment(**WAYS["plain"], n_jobs=1)
-    drawn = [model.fit_silos([rows]).moment_ for _ in range(40)]
+    model = fed_covariance(**WAYS["plain"], n_jobs=1)
+    drawn = [model.fit_silos([rows]).release_ for _ in range(40)]
     law, lower = drawn[0], np.tril_indices(20, -1)
     means = np.array([each.pooled.center for each in drawn])
-    about_origin = np.array([each.pooled.moment for each in drawn]) + means[:, :, None] * means[:, None]
+    about_origin = np.array([each.pooled.covariance for each in drawn]) + means[:, :, None] * means[:, None]
     off = about_origin[:, *lower] / (law.noise_std / np.sqrt(2))
     assert np.var(off) == pytest.approx(1.0, abs=0.10)
     assert np.var(means / law.mean_noise_std) == pytest.approx(1.0, abs=0.30)
 
 
 def test_parameters_of_the_release_cannot_be_changed_afterwards():
-    moment = FedMoment(epsilon=INF).fit_silos(silos()).moment_
+    release = FedCovariance(epsilon=INF).fit_silos(silos()).release_
     for changed, name in ((FedPCA(2, epsilon=0.5), "epsilon"), (fed_pca(2, row_norm=3.0), "row_norm")):
         with pytest.raises(InputError, match=f"{name} must be left out in a fit to a released covariance"):
-            changed.fit_moment(moment)
-    FedPCA(2, epsilon=INF).fit_moment(moment)
+            changed.fit_covariance(release)
+    FedPCA(2, epsilon=INF).fit_covariance(release)
 
 
 def test_a_moment_is_kept_where_it_was_noised_or_asked_for():
     for terms, kept in (
         ({"epsilon": INF}, False),
-        ({"epsilon": INF, "solver": "moment"}, True),
+        ({"epsilon": INF, "solver": "upload"}, True),
         (WAYS["plain"], True),
         ({**WAYS["plain"], "solver": "krylov", "standardize": False}, False),
     ):
-        assert (fed_pca(2, **terms).fit_silos(silos()).moment_ is not None) == kept
+        assert (fed_pca(2, **terms).fit_silos(silos()).release_ is not None) == kept
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return FedMoment(epsilon=INF).fit_silos(silos()).save(tmp_path / "moment")
+    return FedCovariance(epsilon=INF).fit_silos(silos()).save(tmp_path / "covariance")
 
 
 def test_changed_and_foreign_folders_are_refused_in_one_sentence(folder, tmp_path):
@@ -140,16 +140,16 @@ def test_changed_and_foreign_folders_are_refused_in_one_sentence(folder, tmp_pat
         study = {**content["study"], "terms": {**content["study"]["terms"], key: 1}}
         (folder / RUN).write_text(json.dumps({**content, "study": study}))
         with pytest.raises(InputError, match="must be as fedpower wrote it"):
-            read_moment(folder)
+            load(folder)
     (folder / RUN).write_text(json.dumps(content))
-    read_moment(folder)
-    with np.load(folder / MOMENT) as stored:
-        np.savez(folder / MOMENT, **{**stored, "moment": stored["moment"] * 1.0000001})
+    load(folder)
+    with np.load(folder / COVARIANCE) as stored:
+        np.savez(folder / COVARIANCE, **{**stored, "covariance": stored["covariance"] * 1.0000001})
     for name, sentence in {
         "none": "got nothing there; check the path",
-        "empty": r"got one without moment\.npz",
+        "empty": r"got one without covariance\.npz",
         "fitted": "got a result that was fitted without keeping it",
         folder.name: "got files that were changed since",
     }.items():
         with pytest.raises(InputError, match=sentence):
-            read_moment(tmp_path / name)
+            FedPCA(2).fit_covariance(tmp_path / name)

@@ -1,4 +1,4 @@
-"""``Moment``: a pooled, noised covariance that is paid for once, as an object and as a folder."""
+"""``Covariance``: a pooled, noised covariance that is paid for once, as an object and as a folder."""
 
 import math
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
+from fedpower.files import new_folder, write_csv
 from fedpower.linalg import Array
 from fedpower.privacy.statement import featured_as
 from fedpower.protocol.pooled import Pooled
-from fedpower.report.files import new_folder, write_csv
 from fedpower.report.page import Account, Table, analysis_page
 from fedpower.report.record import (
     CODE_BOOK,
-    MOMENT,
+    COVARIANCE,
     PRIVACY,
     REPORT,
     RUN,
@@ -30,13 +30,13 @@ from fedpower.report.text import count, number
 from fedpower.rules.treatment import RowTreatment
 
 ANALYSIS = "analysis.json"
-_NUMBERS = ("moment", "total_variance", "noise_std", "mean_weight", "remarks", "present")
+_NUMBERS = ("covariance", "total_variance", "noise_std", "mean_weight", "remarks", "present")
 _TREATMENT = ("center", "scale", "low", "high", "row_norm", "normalize")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Moment(Released):
-    """The pooled moment of rows that silos hold, with the noise that was paid for: see `FedMoment`.
+class Covariance(Released):
+    """The pooled covariance of rows that silos hold, with the noise that was paid for: see `FedCovariance`.
 
     Everything computed from it is post-processing: it costs no budget, and the statement stays as it is.
 
@@ -60,7 +60,7 @@ class Moment(Released):
 
     @property
     def centered(self) -> bool:
-        """Whether it is a moment about the pooled mean: a covariance."""
+        """Whether it is a covariance about the pooled mean: a covariance."""
         return self.pooled.center is not None
 
     @property
@@ -71,14 +71,14 @@ class Moment(Released):
 
     @property
     def divisor(self) -> float:
-        """n/(n − 1) for a moment about the pooled mean, else 1: as in `FedPCA.explained_variance_`."""
+        """n/(n − 1) for a covariance about the pooled mean, else 1: as in `FedPCA.explained_variance_`."""
         return self.n_samples / (self.n_samples - 1) if self.centered else 1.0
 
     @property
     def covariance(self) -> Array:
-        """The noised moment in the rows' own units, divided by n − 1 where centred; not floored."""
+        """The noised covariance in the rows' own units, divided by n − 1 where centred; not floored."""
         units = self.units
-        return np.asarray(self.pooled.moment * np.outer(units, units) * self.divisor)
+        return np.asarray(self.pooled.covariance * np.outer(units, units) * self.divisor)
 
     @property
     def mean(self) -> Array:
@@ -109,14 +109,14 @@ class Moment(Released):
         elif name in self.names:
             return self.names.index(name)
         listed = ", ".join(self.names[:8]) + (", ..." if self.n_features > 8 else "")
-        raise InputError(f"a column must be one of the moment's, got {name!r}; it has {listed}")
+        raise InputError(f"a column must be one of the covariance's, got {name!r}; it has {listed}")
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write the moment as a folder with its page, as `Result.save` does, and return where it is."""
+        """Write the covariance as a folder with its page, as `Result.save` does, and return where it is."""
         return save_analysis(self.account(), self, Path(folder), force=force, released=True)
 
     def arrays(self) -> dict[str, Any]:
-        """Return what the file of a moment holds, by name."""
+        """Return what the file of a covariance holds, by name."""
         return {
             **{name: getattr(self.pooled, name) for name in _NUMBERS},
             **{name: getattr(self.treatment, name) for name in _TREATMENT},
@@ -126,7 +126,7 @@ class Moment(Released):
         }
 
     def account(self) -> Account:
-        """Return what is known of a moment by itself: means, variances and how much of them is noise."""
+        """Return what is known of a covariance by itself: means, variances and how much of them is noise."""
         thing = featured_as(self.record.parameters)
         units = self.units
         columns = {
@@ -141,12 +141,12 @@ class Moment(Released):
             noise = (
                 "Its noise is normal: each table gives its standard deviation. In units of "
                 f"the bound on rows it is {number(self.noise_std, 3)} on the diagonal, and √2 times less off "
-                "it. A noised moment may have negative eigenvalues: analyses floor them, and report it."
+                "it. A noised covariance may have negative eigenvalues: analyses floor them, and report it."
             )
         facts = ("n_features", "n_samples", "noise_std", "mean_noise_std", "centered")
         return Account(
-            kind="moment",
-            title=f"The pooled moment of {count(self.n_features, thing)}",
+            kind="covariance",
+            title=f"The pooled covariance of {count(self.n_features, thing)}",
             sentences=(
                 "It was paid for once. Everything computed from it costs nothing more and keeps this "
                 "promise: fedpower analyze lists what can be.",
@@ -158,36 +158,36 @@ class Moment(Released):
 
 
 def save_analysis(
-    account: Account, moment: Moment, folder: Path, *, force: bool = False, released: bool = False
+    account: Account, release: Covariance, folder: Path, *, force: bool = False, released: bool = False
 ) -> Path:
-    """Write an analysis, and the moment if it was released for it, as a folder, whole or not at all."""
+    """Write an analysis, and the covariance if it was released for it, as a folder, whole or not at all."""
     tables = {table.file: table for table in account.tables}
-    known = (RUN, MOMENT, CODE_BOOK, ANALYSIS, PRIVACY, REPORT, *tables)
+    known = (RUN, COVARIANCE, CODE_BOOK, ANALYSIS, PRIVACY, REPORT, *tables)
     with new_folder(folder, known=known, force=force) as place:
         if released:
-            write_record(place, moment.record, {MOMENT: moment.arrays()})
+            write_record(place, release.record, {COVARIANCE: release.arrays()})
         for name, table in tables.items():
             heads = [heading.strip().lower().replace(" ", "_") for heading in table.columns]
             write_csv(place / name, heads, table.rows)
         write_json(place / ANALYSIS, account.facts)
-        write_pages(place, moment.privacy, analysis_page(account, moment.record))
+        write_pages(place, release.privacy, analysis_page(account, release.record))
     return folder
 
 
-def read_moment(folder: str | PathLike[str]) -> Moment:
-    """Return the moment that a folder holds; anything else, or one that was changed, is refused.
+def read_covariance(folder: str | PathLike[str]) -> Covariance:
+    """Return the covariance that a folder holds; anything else, or one that was changed, is refused.
 
     Parameters
     ----------
     folder
-        The result of a fit that noised the covariance, or what `FedMoment.save` wrote.
+        The result of a fit that noised the covariance, or what `FedCovariance.save` wrote.
     """
     place = Path(folder)
-    if (place / RUN).is_file() and not (place / MOMENT).is_file():
-        got = "a result that was fitted without keeping it; fit with --solver moment"
-        raise InputError(f"{place} must hold a released moment, got {got}")
-    record, arrays = read_folder(place, MOMENT, command="release")
-    return Moment(
+    if (place / RUN).is_file() and not (place / COVARIANCE).is_file():
+        got = "a result that was fitted without keeping it; fit with --solver upload"
+        raise InputError(f"{place} must hold a released covariance, got {got}")
+    record, arrays = read_folder(place, COVARIANCE, command="release")
+    return Covariance(
         pooled=Pooled(center=arrays.get("mean"), **{name: arrays.get(name) for name in _NUMBERS}),  # type: ignore[arg-type]
         treatment=RowTreatment(**{name: arrays.get(name) for name in _TREATMENT}),  # type: ignore[arg-type]
         feature_names=arrays.get("feature_names"),

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.stats
 
-from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Contents
+from fedpower.analysis import base
+from fedpower.analysis.base import Analysis, Contents
 from fedpower.linalg import Array, shrunk_spectrum
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 from fedpower.report.page import Picture, Table, drawn
 from fedpower.report.text import count, percent
 
@@ -35,11 +35,11 @@ class Correlations(Analysis):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedpower import FedMoment
-    >>> from fedpower.analyses import Correlations
+    >>> from fedpower import FedCovariance
+    >>> from fedpower.analysis import Correlations
     >>> rows = np.random.default_rng(0).normal(size=(500, 4))
-    >>> moment = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
-    >>> Correlations().fit(moment).correlation_.shape
+    >>> release = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
+    >>> Correlations().fit(release).correlation_.shape
     (4, 4)
     """
 
@@ -49,9 +49,9 @@ class Correlations(Analysis):
     level: float = base.level()
     sampling: bool = base.sampling()
 
-    def _fit(self, moment: Moment) -> None:
-        covariance, self.n_floored_ = base.usable(moment)
-        correlations, d = noised_correlations(moment), moment.n_features
+    def _fit(self, release: Covariance) -> None:
+        covariance, self.n_floored_ = base.usable(release)
+        correlations, d = noised_correlations(release), release.n_features
         lower = np.tril_indices(d, -1)
 
         def clipped(covariances: Array, means: Array) -> Array:
@@ -77,7 +77,7 @@ class Correlations(Analysis):
             f"most {percent(1 - self.level)} that one of them does not."
         )
         yield self._interval_sentence()
-        if self.moment_.noise_std > 0:
+        if self.release_.noise_std > 0:
             yield "Correlations have a shrunk spectrum; intervals are of those released, before it."
         order = np.argsort(-np.abs(self.correlation_[lower]), kind="stable")
         at = (lower[0][order], lower[1][order])
@@ -116,34 +116,34 @@ class NoisedCorrelations(NamedTuple):
     noise_variance: Array
 
 
-def noised_correlations(moment: Moment) -> NoisedCorrelations:
+def noised_correlations(release: Covariance) -> NoisedCorrelations:
     """Return the correlations of a released covariance, and the variance that the noise gives each."""
-    sigma, scales = moment.noise_std, moment.units * np.sqrt(moment.divisor)
-    variances = np.diagonal(moment.pooled.moment)
+    sigma, scales = release.noise_std, release.units * np.sqrt(release.divisor)
+    variances = np.diagonal(release.pooled.covariance)
     if sigma > 0:
         variances = np.maximum(variances, sigma)
     elif not (variances > 0).all():
         raise np.linalg.LinAlgError("a column that does not vary has no correlations")
     roots = np.sqrt(variances)
-    released = _unit_diagonal(moment.pooled.moment / np.outer(roots, roots))
-    noise = _noise_variance(moment, released, variances)
+    released = _unit_diagonal(release.pooled.covariance / np.outer(roots, roots))
+    noise = _noise_variance(release, released, variances)
     shrunk = released
     if sigma > 0 and len(released) > 1:
         typical = float(np.sqrt(noise.sum() / (noise.size - len(noise))))
         values, vectors = np.linalg.eigh(released)
         spectrum = shrunk_spectrum(values[::-1], typical)[::-1]
         shrunk = _unit_diagonal((vectors * np.maximum(spectrum, 0.0)) @ vectors.T)
-        noise = _noise_variance(moment, shrunk, variances)
+        noise = _noise_variance(release, shrunk, variances)
     return NoisedCorrelations(roots * scales, released, shrunk, noise)
 
 
-def _noise_variance(moment: Moment, correlation: Array, variances: Array) -> Array:
+def _noise_variance(release: Covariance, correlation: Array, variances: Array) -> Array:
     """Return the variance that noise gives a_jl/√(a_jj a_ll): of the entry, and of the diagonal."""
-    center = np.zeros(len(variances)) if moment.pooled.center is None else moment.pooled.center
-    growth = base.noise_growth(moment) ** 2
-    shift = np.outer((moment.mean_noise_std * center) ** 2, growth)
-    entries = moment.noise_std**2 / 2.0 * np.outer(growth, growth) + shift + shift.T
-    own = (moment.noise_std**2 * growth + 4.0 * np.diagonal(shift)) / variances**2
+    center = np.zeros(len(variances)) if release.pooled.center is None else release.pooled.center
+    growth = base.noise_growth(release) ** 2
+    shift = np.outer((release.mean_noise_std * center) ** 2, growth)
+    entries = release.noise_std**2 / 2.0 * np.outer(growth, growth) + shift + shift.T
+    own = (release.noise_std**2 * growth + 4.0 * np.diagonal(shift)) / variances**2
     made = entries / np.outer(variances, variances)
     made += correlation**2 / 4.0 * (own[:, None] + own[None, :])
     np.fill_diagonal(made, 0.0)

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.linalg import Array
 from fedpower.options import documented, setting
 from fedpower.protocol.solvers.angles import CONFIDENCE, Directions, exact_angles
 from fedpower.report import text
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 from fedpower.report.page import Account, Picture, Table, drawn
 from fedpower.report.record import plain
 from fedpower.report.view import angle_sentences
@@ -30,7 +30,7 @@ _SEED = 19
 _MOST_DRAWS, _LEAST_DRAWS, _NUMBERS = 1000, 200, 2e7
 _STEP = 1e-3  # of the draws, at which a derivative is taken: an error of its square
 
-_OF_ESTIMATORS = ("moment_", "feature_names_in_", "n_features_in_")
+_OF_ESTIMATORS = ("release_", "feature_names_in_", "n_features_in_")
 
 CLEAR = 2.0  # times the edge of the noise: what intervals are divided by must exceed it
 
@@ -53,14 +53,14 @@ class Analysis(BaseEstimator):
     """An estimator in scikit-learn's manners whose data is a released covariance.
 
     A subclass declares parameters with `fedpower.options.setting` and has `_fit` and `_page`; programs get
-    its parameters and fitted attributes. A line in the registry of `fedpower.analyses` makes it a command
-    of ``fedpower analyze``. Every analysis has ``moment_``.
+    its parameters and fitted attributes. A line in the registry of `fedpower.analysis` makes it a command
+    of ``fedpower analyze``. Every analysis has ``release_``.
     """
 
     kind: ClassVar[str]
     needs_covariance: ClassVar[bool] = True
 
-    moment_: Moment
+    release_: Covariance
     clipping_share_: float | None
     n_floored_: int = 0
 
@@ -68,29 +68,29 @@ class Analysis(BaseEstimator):
         documented(dataclass(eq=False, repr=False)(cls), before="Attributes")
         super().__init_subclass__()
 
-    def fit(self, moment: Moment, y: object = None) -> Self:
+    def fit(self, release: Covariance, y: object = None) -> Self:
         """Compute the analysis of a released covariance and return itself."""
-        if self.needs_covariance and not moment.centered:
+        if self.needs_covariance and not release.centered:
             raise InputError(
-                "a moment must be about the mean for this analysis, got one about the origin; centre it"
+                "a covariance must be about the mean for this analysis, got one about the origin; centre it"
             )
         self._check_parameters()
-        self.moment_, self.columns_ = moment, list(moment.names)
-        self.feature_names_in_ = np.asarray(moment.names, dtype=object)
-        self.n_features_in_ = moment.n_features
-        clipping = moment.record.clipping
+        self.release_, self.columns_ = release, list(release.names)
+        self.feature_names_in_ = np.asarray(release.names, dtype=object)
+        self.n_features_in_ = release.n_features
+        clipping = release.record.clipping
         self.clipping_share_ = None if clipping is None else clipping.energy
         try:
-            self._fit(moment)
+            self._fit(release)
         except np.linalg.LinAlgError:
-            raise _dependent(moment) from None
+            raise _dependent(release) from None
         return self
 
     def _check_parameters(self) -> None:
         for item in fields(self):
             item.metadata["setting"].check(item.name, getattr(self, item.name))
 
-    def _fit(self, moment: Moment) -> None:
+    def _fit(self, release: Covariance) -> None:
         raise NotImplementedError
 
     def _page(self) -> Contents:
@@ -118,8 +118,8 @@ class Analysis(BaseEstimator):
         self, statistic: Statistic, covariance: Array, *, at: Array | None = None, count: int = 0
     ) -> Array:
         """Return the standard deviation of each number of a statistic, from noise and sampling together."""
-        mean, squares, seen, at = self.moment_.mean, 0.0, 0, covariance if at is None else at
-        for matrices, means in draws(self.moment_, covariance, sampling=self.sampling, count=count):
+        mean, squares, seen, at = self.release_.mean, 0.0, 0, covariance if at is None else at
+        for matrices, means in draws(self.release_, covariance, sampling=self.sampling, count=count):
             up = statistic(at + _STEP * matrices, mean + _STEP * means)
             down = statistic(at - _STEP * matrices, mean - _STEP * means)
             squares = squares + np.sum(((up - down) / (2.0 * _STEP)) ** 2, axis=0)
@@ -133,10 +133,10 @@ class Analysis(BaseEstimator):
 
     def _set_angles(self, noised: Callable[..., Directions], values: Array, k: int) -> Directions:
         """Return the angles of k components: those of draws of the noise, or of exact eigenvalues."""
-        record, book, d = self.moment_.record, self.moment_.code_book, self.moment_.n_features
+        record, book, d = self.release_.record, self.release_.code_book, self.release_.n_features
         outside = None if book is None else book.outside
         cut = None if record.clipping is None else record.clipping.moves(d, outside)
-        is_exact = self.moment_.noise_std == 0
+        is_exact = self.release_.noise_std == 0
         found = exact_angles(values, k, n_features=len(values)) if is_exact else noised(cut=cut)
         self.component_angles_, self.subspace_angles_ = found.angles[:2]
         self.confidence_ = CONFIDENCE
@@ -151,7 +151,7 @@ class Analysis(BaseEstimator):
         return f"Intervals are of {text.percent(self.level)} each and hold the privacy noise{more}."
 
     def _angle_sentences(self, n_columns: int) -> list[str]:
-        angles, exact = (self.component_angles_, self.subspace_angles_), self.moment_.noise_std == 0
+        angles, exact = (self.component_angles_, self.subspace_angles_), self.release_.noise_std == 0
         return angle_sentences(*angles, n_columns, exact=exact)
 
     def _remarks(self) -> Iterator[str]:
@@ -201,7 +201,7 @@ def loadings_chart(loadings: Array, names: Sequence[str], things: str, of: str) 
 
 
 def new_rows(
-    X: Any, names: Sequence[str] | NDArray[np.object_], what: str = "columns of the moment"
+    X: Any, names: Sequence[str] | NDArray[np.object_], what: str = "columns of the covariance"
 ) -> Array:
     """Return new rows as numbers; a table's columns are matched by name."""
     wanted = f"X must have the {len(names)} {what}"
@@ -219,10 +219,10 @@ def new_rows(
     return rows
 
 
-def _dependent(moment: Moment) -> InputError:
-    variances = np.diagonal(moment.covariance)
-    flat = np.flatnonzero(~(variances > 1e-12 * (variances + moment.mean**2)))
-    got = f"'{moment.names[flat[0]]}', which does not vary" if flat.size else "some that follow from others"
+def _dependent(release: Covariance) -> InputError:
+    variances = np.diagonal(release.covariance)
+    flat = np.flatnonzero(~(variances > 1e-12 * (variances + release.mean**2)))
+    got = f"'{release.names[flat[0]]}', which does not vary" if flat.size else "some that follow from others"
     return InputError(
         f"the columns must vary independently for this analysis, got {got}; release without such a column"
     )
@@ -249,48 +249,48 @@ def root_of(covariance: Array) -> Array:
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
-def usable(moment: Moment) -> tuple[Array, int]:
+def usable(release: Covariance) -> tuple[Array, int]:
     """Return the covariance with its spectrum floored at the noise, and how many eigenvalues were raised."""
-    sigma = moment.noise_std
-    low = int(np.count_nonzero(np.linalg.eigvalsh(moment.pooled.moment) < sigma)) if sigma > 0 else 0
+    sigma = release.noise_std
+    low = int(np.count_nonzero(np.linalg.eigvalsh(release.pooled.covariance) < sigma)) if sigma > 0 else 0
     if not low:
-        return moment.covariance, 0
-    raised = floored(moment.pooled.moment, sigma)
-    return np.asarray((raised + raised.T) / 2 * np.outer(moment.units, moment.units) * moment.divisor), low
+        return release.covariance, 0
+    raised = floored(release.pooled.covariance, sigma)
+    return np.asarray((raised + raised.T) / 2 * np.outer(release.units, release.units) * release.divisor), low
 
 
-def noise_growth(moment: Moment) -> Array:
+def noise_growth(release: Covariance) -> Array:
     """Return the factor by which missing cells multiply the noise of each column."""
-    present = moment.pooled.present
-    return np.ones(moment.n_features) if present is None else np.asarray(1.0 / present)
+    present = release.pooled.present
+    return np.ones(release.n_features) if present is None else np.asarray(1.0 / present)
 
 
 def draws(
-    moment: Moment, covariance: Array, *, sampling: bool = True, count: int = 0
+    release: Covariance, covariance: Array, *, sampling: bool = True, count: int = 0
 ) -> Iterator[tuple[Array, Array]]:
     """Yield blocks of draws of the error of covariance and mean, in the rows' own units."""
-    d, units = moment.n_features, moment.units
+    d, units = release.n_features, release.units
     rng = np.random.default_rng(_SEED)
     left = count or int(np.clip(_NUMBERS / d**2, _LEAST_DRAWS, _MOST_DRAWS))
     at_once = max(1, min(left, int(4e6 / d**2)))
     root = root_of(covariance)
-    center = np.zeros(d) if moment.pooled.center is None else moment.pooled.center
-    growth = noise_growth(moment)
-    noise_std = moment.noise_std / np.sqrt(2.0) * np.where(np.eye(d), growth, np.outer(growth, growth))
+    center = np.zeros(d) if release.pooled.center is None else release.pooled.center
+    growth = noise_growth(release)
+    noise_std = release.noise_std / np.sqrt(2.0) * np.where(np.eye(d), growth, np.outer(growth, growth))
     while left:
         size = min(left, at_once)
         left -= size
         matrices, means = np.zeros((size, d, d)), np.zeros((size, d))
         normal, rows = symmetric(rng, size, d), rng.standard_normal((size, d))
         if sampling:
-            matrices += root @ normal @ root.T / np.sqrt(moment.n_samples)
-            means += rows @ root.T / np.sqrt(moment.n_samples)
+            matrices += root @ normal @ root.T / np.sqrt(release.n_samples)
+            means += rows @ root.T / np.sqrt(release.n_samples)
         normal = symmetric(rng, size, d)
-        shift = rng.standard_normal((size, d)) * (moment.mean_noise_std * growth)
-        if moment.noise_std > 0:
+        shift = rng.standard_normal((size, d)) * (release.mean_noise_std * growth)
+        if release.noise_std > 0:
             crossed = shift[:, :, None] * center
             noise = normal * noise_std - crossed - crossed.transpose(0, 2, 1)
-            matrices += noise * np.outer(units, units) * moment.divisor
+            matrices += noise * np.outer(units, units) * release.divisor
             means += shift * units
         yield matrices, means
 
