@@ -222,13 +222,15 @@ def test_as_many_components_are_found_as_are_determined(here):
     np.save("empty.npy", np.zeros((200, 8)))
     words = ("--epsilon", "4", "--row-norm", "1", "--delta", "1e-6", "--no-standardize", "-o")
     said = succeed("fit", "two.npy", *words, "out").stdout
-    assert "pc1 and pc2 are determined: each is within 45° of the component" in said
+    assert "pc1 and pc2 are determined: each is within 45° of the exact component" in said
     record = read_result("out").run
     assert (record["n_components"], record["angles"]["determined"]) == (2, [True, True])
     succeed("fit", "two.npy", "-k", "0.6", *words, "half")
     assert read_result("half").n_components == 1
     said = succeed("fit", "empty.npy", "-k", "auto", *words, "none").stdout
-    assert "No component is determined: each may be more than 45° off, at 90% confidence." in said
+    assert (
+        "No component is determined: each may be more than 45° from the exact one, at 90% confidence." in said
+    )
     assert "The likely cause is " in said
 
 
