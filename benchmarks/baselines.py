@@ -73,9 +73,9 @@ def raw_identity_power(parts: Sequence[Array], start: Array, *, local_steps: int
 def analyze_gauss(
     moment: Array, rank: int, *, n_rows: int, epsilon: float, delta: float, rng: np.random.Generator
 ) -> Array:
-    """Return the leading eigenvectors of the noised pooled moment.
+    """Return the leading eigenvectors of the noised pooled covariance.
 
-    Neighbours: replace one row of norm at most 1; the moment's Frobenius sensitivity is √2/n.
+    Neighbours: replace one row of norm at most 1; the covariance's Frobenius sensitivity is √2/n.
     """
     std = curator_noise(n_rows=n_rows, epsilon=epsilon, delta=delta)
     return leading(moment + symmetric_noise(len(moment), std, rng), rank)[1]
@@ -83,11 +83,11 @@ def analyze_gauss(
 
 def curator_noise(*, n_rows: int, epsilon: float, delta: float) -> float:
     """Return τ = (√2/n)·σ₁(ε, δ); 0 for ε = ∞."""
-    return noise_std("moment", epsilon=epsilon, delta=delta, n_rows=n_rows, n_steps=1, iteration_rank=1)
+    return noise_std("covariance", epsilon=epsilon, delta=delta, n_rows=n_rows, n_steps=1, iteration_rank=1)
 
 
 def symmetric_noise(width: int, std: float, rng: np.random.Generator) -> Array:
-    """Return symmetric noise: N(0, τ²) on the diagonal, N(0, τ²/2) beside it.
+    """Return symmetric noise: N(0, τ²) on the diagonal, N(0, τ²/2) elsewhere.
 
     S ↦ (S_jj, √2·S_jl) is an isometry of the Frobenius norm, so this is noise of standard deviation
     τ in every coordinate of what is released.

@@ -1,4 +1,4 @@
-"""Clipped products beside the noised moment on wide rows, and whether ``auto`` is right to clip."""
+"""Clipped products against the noised covariance on wide rows, and whether ``auto`` is right to clip."""
 
 import itertools
 import math
@@ -48,7 +48,7 @@ def rows_of(law: str, width: int, count: int, rank: int, seed: int) -> Any:
 
 @case(
     "clipped",
-    about="clipped products against the noised moment on wide rows, 50 silos over secure sums",
+    about="clipped products against the noised covariance on wide rows, 50 silos over secure sums",
     quick={"seeds": 1, "places": (0,), "shrink": 50},
 )
 def clipped(*, seeds: int = 20, places: tuple[int, ...] = tuple(range(len(ROWS))), shrink: int = 1) -> Table:
@@ -57,7 +57,7 @@ def clipped(*, seeds: int = 20, places: tuple[int, ...] = tuple(range(len(ROWS))
         law, width, count, rank = ROWS[place]
         rows = rows_of(law, width, count // shrink, rank, seed)
         truth = Truth.of(rows.astype(np.float64), rank)
-        for noise in ("clipped", "moment"):
+        for noise in ("clipped", "covariance"):
             model = fed_pca(rank, noise=noise, aggregation="secure", random_state=seed, **GIVEN)
             score = truth.score(model.fit_silos(np.array_split(rows, N_SILOS)).components_.T)
             about = {"place": place, "seed": seed, "noise": noise}
@@ -65,7 +65,7 @@ def clipped(*, seeds: int = 20, places: tuple[int, ...] = tuple(range(len(ROWS))
             say(str(records[-1]))
     lines = []
     for place, (law, width, count, rank) in enumerate(ROWS):
-        runs = [having(records, place=place, noise=noise) for noise in ("moment", "clipped")]
+        runs = [having(records, place=place, noise=noise) for noise in ("covariance", "clipped")]
         cells = [
             f"{np.mean([run['sine'] for run in each]):.3f} / {np.mean([run['lost'] for run in each]):.4f}"
             if each
@@ -74,7 +74,7 @@ def clipped(*, seeds: int = 20, places: tuple[int, ...] = tuple(range(len(ROWS))
         ]
         number = " and ".join(str(n) for n in sorted({len(each) for each in runs}))
         lines.append([f"{law}, k = {rank}", width, f"{count:,}", *cells, number])
-    columns = ["law", "d", "n", "moment", "clipped", "seeds"]
+    columns = ["law", "d", "n", "covariance", "clipped", "seeds"]
     return Table(
         columns=columns,
         rows=lines,
@@ -86,7 +86,7 @@ def clipped(*, seeds: int = 20, places: tuple[int, ...] = tuple(range(len(ROWS))
 # Where auto takes clipped products
 
 CLEARLY, MOST_LOST = 0.8, 1.02
-"""Auto should clip where that has below the first share of the moment's error, and never above the second."""
+"""Auto should clip where that has below the first share of the covariance's error, never above the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ def grid(every: int = 1) -> list[Point]:
         point = Point(n_rows=10**6, spectrum=spectrum, **facts)
         if point.values[k - 1] >= 1.5 * point.values[k]:
             points.append((point, clarity * math.sqrt(d) / (energy / k - (1 - energy) / (d - k))))
-    noises = [point.planned("moment").candidates[0].noise_level for point, _ in points[::every]]
+    noises = [point.planned("covariance").candidates[0].noise_level for point, _ in points[::every]]
     return [
         replace(point, n_rows=math.ceil(10**6 * size * noise))
         for (point, size), noise in zip(points[::every], noises, strict=True)
@@ -144,20 +144,21 @@ def clipped_auto(*, every: int = 1, rehearsals: int | None = None) -> Table:
     for point in grid(every):
         ways = point.planned("clipped", point.values, rehearsals).candidates
         errors = {
-            noise: next(way.error for way in ways if way.noise == noise) for noise in ("moment", "clipped")
+            noise: next(way.error for way in ways if way.noise == noise)
+            for noise in ("covariance", "clipped")
         }
         records.append({**asdict(point), **errors, "taken": point.taken})
     lines = []
     for energy, spectrum in dict.fromkeys((each["energy"], each["spectrum"]) for each in records):
         here = having(records, energy=energy, spectrum=spectrum)
         found = {
-            taken: [each["clipped"] / each["moment"] for each in having(here, taken=taken)]
+            taken: [each["clipped"] / each["covariance"] for each in having(here, taken=taken)]
             for taken in (True, False)
         }
         shown = [f"{min(each):.2f} to {max(each):.2f}" if each else "–" for each in found.values()]
         lines.append([f"{energy:.0%}", spectrum, len(here), len(found[True]), *shown])
     return Table(
-        columns=["energy", "spectrum", "places", "taken", "clipped / moment there", "and elsewhere"],
+        columns=["energy", "spectrum", "places", "taken", "clipped / covariance there", "and elsewhere"],
         rows=lines,
         measured=records,
         notes=[

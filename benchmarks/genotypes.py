@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from benchmarks.data_sets import genotypes
 from benchmarks.runner import MissingError, Record, Table, case, scratch
-from fedpower import read_result
+from fedpower import load
 from fedpower.cli import main as fedpower
 from fedpower.linalg import sin_theta
 
@@ -87,7 +87,7 @@ def _ran(counts: Any, picture: Path | None) -> Record:
     began = time.perf_counter()
     _fedpower("fit", *files, *words)
     seconds = time.perf_counter() - began
-    result = read_result("result")
+    result = load("result")
     p, known = p[listed], known[:, listed]
     rows = (np.where(np.isnan(known), 2 * p, known) - 2 * p) / np.sqrt(2 * p * (1 - p))
     pooled = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)[2][:RANK]

@@ -1,4 +1,4 @@
-"""LocalPower's protocol without noise: on a9a beside the ICML paper's table, and on more data.
+"""LocalPower's protocol without noise: on a9a against the ICML paper's table, and on more data.
 
 Settings are those of the ICML paper's code: one silo per thousand rows, 5 columns, p = 4, 29 rounds, no
 centring, a new split and a new start for each seed.
@@ -168,7 +168,7 @@ def localpower_tables(*, seeds: int = 10, names: tuple[str, ...] = ()) -> Table:
         notes=[
             f"sin θ over all {RANK} columns, mean ± standard deviation over {seeds} splits and starts, "
             f"without noise. UDA and WDA send local eigenvectors once; LocalPower sends bases in {N_ROUNDS} "
-            "rounds; FedPCA with its default solver sends moments once."
+            "rounds; FedPCA with its default solver sends covariances once."
         ],
         settings={"columns": RANK, "local_steps": LOCAL_STEPS, "rounds": N_ROUNDS, "left_out": left_out},
     )

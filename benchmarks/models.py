@@ -13,7 +13,7 @@ from benchmarks.runner import Table, case, say, spread
 from fedpower.estimator.plan import plan
 from fedpower.linalg import sin_theta
 
-MODES = ("none", "paper", "step", "moment")
+MODES = ("none", "paper", "step", "covariance")
 AS_IS = {"center": False, "standardize": False, "row_norm": 1.0}
 
 
@@ -58,7 +58,7 @@ def model1_modes(
 
 
 DELTA = 1e-4
-SLOW = {("fedpower", "moment")}
+SLOW = {("fedpower", "covariance")}
 """Not measured: the same floor as krylov's, after hundreds of rounds where noise closes the gap."""
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.fits import fed_communities
 from benchmarks.runner import MissingError, Record, Table, case
 from fedpower import FedCommunities
-from fedpower.analyses import agreement
+from fedpower.analysis import agreement
 
 FOLDER = "graspologic/datasets/mice/"
 REGIONS, FIBRES, DELTA = 332, 100, 1e-6

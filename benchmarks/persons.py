@@ -46,7 +46,12 @@ def persons(
     repeats: int = 3,
 ) -> Table:
     axes = np.linalg.qr(np.random.default_rng(7).standard_normal((columns, RANK)))[0]
-    given: Record = {"delta": DELTA, "row_norm": 1.2 * columns**0.5, "noise": "moment", "standardize": False}
+    given: Record = {
+        "delta": DELTA,
+        "row_norm": 1.2 * columns**0.5,
+        "noise": "covariance",
+        "standardize": False,
+    }
     together = epsilon_of(mu_of(epsilon, DELTA) / MOST_VISITS, DELTA)
     errors: dict[str, list[float]] = {}
     for seed in range(seeds):

@@ -1,4 +1,4 @@
-"""Fits with nothing given but ε: beside fits that know all, hard columns, units, a clinical table."""
+"""Fits with nothing but ε: against fits that know all, hard columns, units, a clinical table."""
 
 import importlib.util
 import math
@@ -13,7 +13,7 @@ from scipy.linalg import subspace_angles
 from benchmarks.data_sets import Array, packaged
 from benchmarks.fits import fed_pca
 from benchmarks.runner import MissingError, Record, Table, case, say, scratch
-from fedpower import FedPCA, read_code_book
+from fedpower import CodeBook, FedPCA
 
 DELTA = 1e-6
 
@@ -30,7 +30,7 @@ def _sine(model: FedPCA, wanted: Array) -> float:
     return float(np.sin(subspace_angles(model.components_.T, wanted)[0]))
 
 
-# Nothing given beside all known
+# Only ε against all known
 
 
 class Data(NamedTuple):
@@ -88,7 +88,7 @@ def preparation(*, seeds: int = 20, silos: int = 1, aggregation: str = "plain", 
         medians = f"{statistics.median(alone):.3f}", target, f"{statistics.median(known):.3f}"
         lines.append((data.name, f"{len(data.rows):,} × {width}", data.epsilon, *medians, "2√d"))
         say(f"{data.name}: {lines[-1][3]}")
-    columns = ("data", "rows", "ε", "nothing given", "target", "all known", "with B")
+    columns = ("data", "rows", "ε", "only ε", "target", "all known", "with B")
     return Table(columns=columns, rows=lines, measured=measured, settings={"delta": DELTA, "rank": 3})
 
 
@@ -314,7 +314,7 @@ def tables(*, seeds: int = 20, csv: Path | None = None) -> Table:
 
 
 def _captured(files: dict[str, Path], rules: Path, seeds: int, **given: Any) -> Record:
-    book = read_code_book(rules)
+    book = CodeBook.load(rules)
     width = FedPCA(1, epsilon=math.inf, standardize=True, codebook=book).fit_silos(files).n_features_in_
     exact = FedPCA(width, epsilon=math.inf, standardize=True, codebook=book).fit_silos(files)
     moment = (exact.components_.T * exact.explained_variance_) @ exact.components_

@@ -47,8 +47,8 @@ def family(
     pooled = half @ half.T
     full = [half @ (part.T @ part / rows) @ half.T for part in np.split(stacked, m)]
     norm = np.linalg.norm(pooled, 2)
-    apart = max(np.linalg.norm(moment - pooled, 2) for moment in full)  # η of [FP Def. 4], times the norm
-    share = min(1.0, eta * norm / apart)
+    farthest = max(np.linalg.norm(moment - pooled, 2) for moment in full)  # η of [FP Def. 4], times the norm
+    share = min(1.0, eta * norm / farthest)
     silos = []
     for each in full:
         values, axes = np.linalg.eigh((1 - share) * pooled + share * each)
@@ -120,7 +120,7 @@ def rounds(
         ],
         more=[
             (
-                "Model I, ε = .5, the moment noised once: error over that of the whole noised moment, "
+                "Model I, ε = .5, the covariance noised once: error over that of the noised covariance, "
                 f"median of {seeds}",
                 ["method", "silos a round", *(f"{n} rounds" for n in counts)],
                 [
@@ -180,12 +180,12 @@ def _private(seeds: int, rows: int, counts: tuple[int, ...]) -> tuple[dict[str, 
             model = fed_pca(4, random_state=seed, **NOISED, **given).fit_silos(silos)
             return sin_theta(model.components_.T, truth)
 
-        floor = error(solver="moment")
+        floor = error(solver="upload")
         for who, some in (("all", {}), ("8 of 20 drawn", {"n_participants": 8})):
             for name in ("krylov, lookahead", "krylov, no lookahead"):
                 by_count = found.setdefault(f"{name}, {who}", [[] for _ in counts])
                 for place, count in enumerate(counts):
-                    given = {"noise": "moment", "max_rounds": count, "tol": 0.0, **OURS[name][0], **some}
+                    given = {"noise": "covariance", "max_rounds": count, "tol": 0.0, **OURS[name][0], **some}
                     by_count[place].append(error(**given) / floor)
         for name, given in STEPS.items():
             steps[name].append(error(noise="step", **given))

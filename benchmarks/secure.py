@@ -1,4 +1,4 @@
-"""Secure sums: as accurate as a trusted curator, and what they cost beside plain uploads."""
+"""Secure sums: as accurate as a trusted curator, and what they cost against plain uploads."""
 
 import math
 import statistics
@@ -47,9 +47,9 @@ def secure(
     lines = []
     for name, errors in found.items():
         for epsilon, by_way in errors.items():
-            told = {way: f"{statistics.mean(e):.4g} ± {standard_error(e):.1g}" for way, e in by_way.items()}
+            means = {way: f"{statistics.mean(e):.4g} ± {standard_error(e):.1g}" for way, e in by_way.items()}
             ratio = statistics.mean(by_way["secure"]) / statistics.mean(by_way["curator"])
-            lines.append([name, epsilon, told["curator"], told["secure"], f"{ratio:.3f}", told["local"]])
+            lines.append([name, epsilon, means["curator"], means["secure"], f"{ratio:.3f}", means["local"]])
     return Table(
         columns=["model", "ε", "curator", "secure", "secure / curator", "each silo by itself"],
         rows=lines,
@@ -87,7 +87,7 @@ def _accuracy(name: str, size: int, seeds: int, draws: int) -> dict[str, dict[st
         for epsilon in EPSILONS:
             for way in WAYS:
                 sums = {"aggregation": "secure"} if way == "secure" else {}
-                model = fed_pca(rank, epsilon=epsilon, noise="moment", **GIVEN, **sums)
+                model = fed_pca(rank, epsilon=epsilon, noise="covariance", **GIVEN, **sums)
                 model.fit_silos([pooled] if way == "curator" else parts)
                 errors[f"{epsilon:g}"][way].append(sin_theta(model.components_.T, truth))
         say(f"{name}, seed {seed}")
@@ -101,7 +101,9 @@ def _cost(width: int, count: int, repeats: int) -> list[dict[str, Any]]:
     parts = np.array_split(model_one(COST_ROWS * count, width), count)
 
     def fit(way: str) -> dict[str, float]:
-        history = fed_pca(4, epsilon=1.0, noise="moment", aggregation=way, **GIVEN).fit_silos(parts).history_
+        history = (
+            fed_pca(4, epsilon=1.0, noise="covariance", aggregation=way, **GIVEN).fit_silos(parts).history_
+        )
         return {key: sum(each[key] for each in history) / count for key in ("bytes_up", "bytes_down")}
 
     ways = {way: lambda way=way: fit(way) for way in ("secure", "plain")}

@@ -28,8 +28,8 @@ from paper.settings import (
     Size,
 )
 
-SolverName = Literal["fedpower", "krylov", "moment", "default"]
-MODES: tuple[NoiseMode, ...] = ("paper", "step", "moment")
+SolverName = Literal["fedpower", "krylov", "upload", "default"]
+MODES: tuple[NoiseMode, ...] = ("paper", "step", "covariance")
 
 ROUNDS_WITHOUT_NOISE: dict[ModelName, int] = {"I": 12, "II": 8}
 """Enough for p = 1 to be past what constant p settles at, and not so many that it is rounding."""
@@ -93,21 +93,21 @@ class Curve:
 
     @property
     def key(self) -> str:
-        """What the curve's noise is derived from, beside seed, repetition and silo."""
+        """What the curve's noise is derived from, with seed, repetition and silo."""
         return f"{self.figure}/{self.model}/{self.name}"
 
     @property
     def label(self) -> str:
-        """What tells the curve from others of its solver, noise and ε; empty where nothing has to."""
+        """What distinguishes the curve from others of its solver, noise and ε."""
         parts = self.name.split(", ")[2:]
         return " ".join(part for part in parts if not part.startswith("epsilon="))
 
     @property
     def release(self) -> tuple[object, ...]:
-        """Curves that agree in this are post-processing of the same noised moments, or stand alone."""
-        if self.noise != "moment":
+        """Curves that agree in this are post-processing of the same noised covariances, or stand alone."""
+        if self.noise != "covariance":
             return (self.key,)
-        return ("moment", self.epsilon, self.copies, self.silo_share)
+        return ("covariance", self.epsilon, self.copies, self.silo_share)
 
 
 def curves_of(settings: Settings) -> list[Curve]:
@@ -137,7 +137,7 @@ def _panels(figure: str, model: ModelName) -> Iterator[Curve]:
             yield ours
             yield from _over_epsilon(ours)
             yield from _over_participation(ours)
-    for solver in ("moment", "default"):
+    for solver in ("upload", "default"):
         upload = replace(base, solver=solver, local_steps=1)
         yield upload
         yield from _over_epsilon(upload)
@@ -210,7 +210,7 @@ def _rows() -> Iterator[Curve]:
         ("fedpower", "paper"),
         ("fedpower", "step"),
         ("krylov", "step"),
-        ("default", "moment"),
+        ("default", "covariance"),
     )
     for solver, noise in ways:
         for copies in COPIES:
@@ -292,7 +292,7 @@ def _fedpower(curve: Curve, size: Size, n_silos: int) -> tuple[Study, SolverSett
 def _ours(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study, SolverSettings]:
     chosen = curve.solver == "default"
     drawn: dict[str, Any] = {}
-    if curve.solver != "moment":
+    if curve.solver != "upload":
         drawn = {"n_participants": _participants(curve, len(sizes))}
     model = FedPCA(
         size.rank,

@@ -40,7 +40,7 @@ def ledgers_for(silos: Iterable[str], *, epsilon: float, delta: float) -> Iterat
 def silos_of(
     moments: Mapping[str, Any], study: Study, *, ledgers: Ledgers, noise: Callable[[str], NoiseSource]
 ) -> dict[str, Silo]:
-    """Return the silos of ``study`` over ``moments``."""
+    """Return the silos of ``study`` over ``covariances``."""
     # No version: these ledgers live no longer than these rows.
     return {
         name: assemble(
@@ -96,7 +96,7 @@ TREATMENT = RowTreatment(row_norm=1.0)
 
 
 class KeptMoment:
-    """A silo's moment, made once and used by every run; it stands in for the rows."""
+    """A silo's covariance, made once and used by every run; it stands in for the rows."""
 
     def __init__(self, moments: Moments, exact: Callable[[], ExactMoments], *, copies: int = 1) -> None:
         self.summary = moments
@@ -104,10 +104,10 @@ class KeptMoment:
         self._sums: ExactMoments | None = None
         self._whole = moments.about(None)
         self.n_rows = moments.n_rows * copies
-        self.source = open_source(self._whole, name="moment")  # identifies it to a ledger
+        self.source = open_source(self._whole, name="covariance")  # identifies it to a ledger
         self.treatment = TREATMENT
         self.watch = UNWATCHED
-        self.choice = KernelChoice(reason="the moment is made once for all runs")
+        self.choice = KernelChoice(reason="the covariance is made once for all runs")
         self.device = None
 
     def with_copies(self, copies: int) -> "KeptMoment":
@@ -154,7 +154,7 @@ class KeptMoment:
 
 
 def keep(model: Model, *, n_jobs: int | None = None) -> dict[str, KeptMoment]:
-    """Return each silo's moment, from one pass over its rows; a few blocks are held at a time."""
+    """Return each silo's covariance, from one pass over its rows; a few blocks are held at a time."""
     workers = n_jobs or available_cores()
     with blas_threads(1), ThreadPoolExecutor(max_workers=workers) as pool:
         made = pool.map(lambda silo: kept(model.source(silo), TREATMENT), range(model.n_silos))
@@ -162,7 +162,7 @@ def keep(model: Model, *, n_jobs: int | None = None) -> dict[str, KeptMoment]:
 
 
 def kept(source: RowSource, treatment: RowTreatment) -> KeptMoment:
-    """Return the moment of a source's rows."""
+    """Return the covariance of a source's rows."""
     return KeptMoment(
         LocalMoment(source, treatment).summary, LocalMoment(source, treatment, on_lattice=True).sums
     )

@@ -71,7 +71,7 @@ def _panels(settings: Settings, table: Table, figure: str, model: ModelName) -> 
         f"The paper's Figure {figure} (Model {model}: {facts}) in three noise modes at the same ε and "
         f"δ: at ε = {low:g} and {high:g} FedPower ends at {ends['paper']} with the noise as printed "
         f"(top), at {ends['step']} with each step noised under exact accounting (middle) and at "
-        f"{ends['moment']} with the moment noised once (bottom).{drowned} {_SPREAD}"
+        f"{ends['covariance']} with the covariance noised once (bottom).{drowned} {_SPREAD}"
     )
 
 
@@ -147,7 +147,7 @@ def _rows(table: Table) -> str:
 
     return (
         f"Where the paper's noise would not drown Model II at ε = {EPSILON:g}: every silo holds each "
-        "row so many times over that there are n rows (the moment stays, the noise shrinks); the "
+        "row so many times over that there are n rows (the covariance stays, the noise shrinks); the "
         f"error falls to {HALF:g} at {needed(solver='fedpower', noise='paper')} with the printed "
         f"noise, at {needed(solver='fedpower', noise='step')} with exact accounting and at "
         f"{needed(solver='default')} with the default. Bands: 10th to 90th percentile."
@@ -165,7 +165,7 @@ TITLES = {"a": "(a) effect of p", "b": "(b) effect of ε", "c": "(c) effect of K
 ROW_NAMES = {
     "paper": "noise as printed (paper)",
     "step": "each step noised (step)",
-    "moment": "moment noised once (moment)",
+    "covariance": "covariance noised once",
 }
 STYLES: tuple[dict[str, Any], ...] = (
     {"color": ORANGE, "marker": "o"},
@@ -272,13 +272,16 @@ WAYS: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
         "krylov, every product noised (step)",
         {"color": BLUE, "marker": "v", "linestyle": "-."},
     ),
-    ("fedpower", "moment"): (
-        "FedPower, moment noised once",
+    ("fedpower", "covariance"): (
+        "FedPower, covariance noised once",
         {"color": PURPLE, "marker": "D", "linestyle": ":"},
     ),
-    ("krylov", "moment"): ("krylov, moment noised once", {"color": GREEN, "marker": "o", "linestyle": "--"}),
-    ("default", "moment"): (
-        "the default: moment noised once, uploaded",
+    ("krylov", "covariance"): (
+        "krylov, covariance noised once",
+        {"color": GREEN, "marker": "o", "linestyle": "--"},
+    ),
+    ("default", "covariance"): (
+        "the default: covariance noised once, uploaded",
         {"color": INK, "marker": "*", "markersize": 11, "linestyle": "-"},
     ),
 }

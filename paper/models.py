@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, require
+from fedpower.exceptions import InputError, require
+from fedpower.files import new_folder
 from fedpower.linalg import orth
-from fedpower.report.files import new_folder
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import block_rows
 from fedpower.rules.treatment import RowTreatment

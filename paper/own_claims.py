@@ -51,7 +51,7 @@ def _claim(name: str, sentence: str, figure: str, panel: str, how: str, *parts: 
 
 
 def _default() -> Claim:
-    paper, default = fedpower("I", "paper"), _ours("I", "default", "moment")
+    paper, default = fedpower("I", "paper"), _ours("I", "default", "covariance")
 
     def rounds(table: Table) -> Sample:
         counts = [table.last("round", **query) for query in (default, paper)]
@@ -114,20 +114,20 @@ def _averaged() -> Claim:
 
 def _floor() -> Claim:
     def after_four(table: Table) -> Sample:
-        found = table.values(**_ours("I", "krylov", "moment"))
-        floor = table.last(**_ours("I", "moment", "moment"))
+        found = table.values(**_ours("I", "krylov", "covariance"))
+        floor = table.last(**_ours("I", "upload", "covariance"))
         return Sample(values=np.log(found[:, :4][:, -1] / floor), ratios=True)
 
     return _claim(
         "krylov-is-at-the-floor-after-4-rounds-I",
-        "Model I, ε = 0.5, the moment noised once: after 4 rounds krylov is within 2% of what the "
-        "whole noised moment gives.",
+        "Model I, ε = 0.5, the covariance noised once: after 4 rounds krylov is within 2% of what the "
+        "whole noised covariance gives.",
         "3",
         "b",
-        "The error of krylov after 4 rounds over that of the uploaded moment, from the same noised "
-        "moments, geometric mean over repetitions.",
+        "The error of krylov after 4 rounds over that of the uploaded covariance, from the same noised "
+        "covariances, geometric mean over repetitions.",
         Part(
-            what="error of krylov after 4 rounds over that of moment upload",
+            what="error of krylov after 4 rounds over that of the upload",
             sample=after_four,
             bound=Bound(at_most=1.02),
         ),
@@ -141,7 +141,7 @@ def _drowned() -> Claim:
         "paper's ε; its error is that of a random basis.",
         "4",
         "b",
-        f"The last error in mode paper at each ε, mean over repetitions, beside {CHANCE:g}.",
+        f"The last error in mode paper at each ε, mean over repetitions, against {CHANCE:g}.",
         *(
             Part(
                 what=f"last error in mode paper at ε={epsilon:g}",
@@ -165,7 +165,7 @@ def _usable() -> Claim:
         "The error of FedPCA's default, mean over repetitions.",
         Part(
             what=f"error of the default at ε={weakest:g}",
-            sample=lambda table: Sample(values=table.last(**_ours("II", "default", "moment", weakest))),
+            sample=lambda table: Sample(values=table.last(**_ours("II", "default", "covariance", weakest))),
             bound=Bound(at_most=0.25),
         ),
     )
@@ -179,12 +179,12 @@ def _rows_needed(settings: Settings) -> Claim:
         rows = needed(table, solver="fedpower", noise="paper")
         return Sample(values=rows - math.log(settings.sizes["II"].n_rows), ratios=True)
 
-    def beside(table: Table) -> Sample:
+    def compared(table: Table) -> Sample:
         rows = needed(table, solver="fedpower", noise="paper")
         with np.errstate(invalid="ignore"):  # neither gets there: not as claimed
-            apart = rows - needed(table, solver="default")
+            differences = rows - needed(table, solver="default")
         return Sample(
-            values=np.nan_to_num(apart, nan=-math.inf, posinf=math.inf, neginf=-math.inf), ratios=True
+            values=np.nan_to_num(differences, nan=-math.inf, posinf=math.inf, neginf=-math.inf), ratios=True
         )
 
     return _claim(
@@ -202,7 +202,7 @@ def _rows_needed(settings: Settings) -> Claim:
         ),
         Part(
             what="rows that the printed noise needs over those of the default",
-            sample=beside,
+            sample=compared,
             bound=Bound(at_least=10.0),
         ),
     )

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from paper.models import Model, spiked_covariance, stochastic_block
 
 ModelName = Literal["I", "II"]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.runner import as_json, read_json, version_of
-from fedpower.errors import InputError
-from fedpower.report.files import write_whole
+from fedpower.exceptions import InputError
+from fedpower.files import write_whole
 from paper.claims import Verdict, judge_all
 from paper.curves import Curve, curves_of
 from paper.figures import captions, draw_all
@@ -25,7 +25,7 @@ PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "matplotlib")
 
 
 def versions() -> dict[str, str]:
-    """Return what the outcome may depend on beside the settings."""
+    """Return what the outcome may depend on in addition to the settings."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),

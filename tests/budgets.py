@@ -18,13 +18,15 @@ def moment_bound(n_rows: int, *, center: bool = False, mean_weight: float = MEAN
     return math.sqrt(moved.squared) / (n_rows * SIDE**2)
 
 
-def priced(mode: str = "moment", *, n_sharing: int | None = None, colluders: int = 1, **terms: Any) -> Budget:
+def priced(
+    mode: str = "covariance", *, n_sharing: int | None = None, colluders: int = 1, **terms: Any
+) -> Budget:
     """The price list of a study of few terms; shared among so many silos where that is given."""
     given: dict[str, Any] = {
         "columns": None, "n_features": 20, "iteration_rank": 4, "n_steps": 10, "epsilon": 1.0, "delta": 1e-6,
     }  # fmt: skip
     given |= terms
-    if mode == "moment":
+    if mode == "covariance":
         given["n_steps"] = None
     if "preparation" in given:
         given |= {"treatment": PREPARED, "ranges": (None,) * given["n_features"]}

@@ -59,11 +59,11 @@ CASES: dict[str, SolverSettings] = {
     "fedpower, step, partial": _power("step", n_participants=2),
     "krylov, step": _krylov("step", n_steps=T),
     "fedpower, paper": _power("paper"),
-    "fedpower, moment": _power("moment"),
-    "fedpower, moment, partial": _power("moment", n_participants=2),
-    "drift-corrected, moment": _power("moment", corrected=True),
-    "krylov, moment": _krylov("moment", local=False),
-    "upload, moment": UploadSettings(study=_study("moment"), rank=K),
+    "fedpower, covariance": _power("covariance"),
+    "fedpower, covariance, partial": _power("covariance", n_participants=2),
+    "drift-corrected, covariance": _power("covariance", corrected=True),
+    "krylov, covariance": _krylov("covariance", local=False),
+    "upload, covariance": UploadSettings(study=_study("covariance"), rank=K),
 }
 """How the coordinator iterates, by name; every one centres on the pooled mean."""
 
@@ -77,7 +77,7 @@ def silo_rows() -> list[Array]:
     return split(rows / np.linalg.norm(rows, axis=1).max(), SIZES)
 
 
-ASK_MOMENT = AskQuery(index=0, label="moment")
+ASK_MOMENT = AskQuery(index=0, label="covariance")
 
 
 @dataclass
@@ -145,7 +145,7 @@ class Party:
         }
         if not self.study.is_private:
             return 0
-        return len(charged) if self.study.noise != "moment" else min(1, len(charged))
+        return len(charged) if self.study.noise != "covariance" else min(1, len(charged))
 
 
 def parties_of(case: str, *, seed: int = 0, folder: Path | None = None) -> dict[str, Party]:

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.fits import fed_pca
-from fedpower.report import Result, read_result
+from fedpower import load
+from fedpower.report import Result
 from fedpower.report.record import Record
 from problems import spiked_rows
 
@@ -79,7 +80,7 @@ def sample(folder: Path, kind: str) -> Path:
 
 def federated(like: Path, folder: Path) -> Path:
     """Return a result as a federation leaves it: its silos keep to themselves where their rows are."""
-    run = {**read_result(like).run, "command": None}
+    run = {**load(like).run, "command": None}
     run["silos"] = [{"name": each["name"], "rows": each["rows"]} for each in run["silos"]]
     run["federation"] = {
         "name": "heart-2026",
@@ -88,7 +89,7 @@ def federated(like: Path, folder: Path) -> Path:
         "rounds_resumed": 0,
         "silent": {**dict.fromkeys(SILOS, 0), "never-there": 2},
     }
-    return with_run(read_result(like), run).save(folder)
+    return with_run(load(like), run).save(folder)
 
 
 def with_run(result: Result, run: Mapping[str, Any]) -> Result:

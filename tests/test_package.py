@@ -64,7 +64,7 @@ def test_the_node_takes_nothing_with_it_that_reads_or_computes():
         assert name not in loaded
     own = {name for name in loaded if name.startswith("fedpower.")}
     allowed = {
-        "fedpower.errors",
+        "fedpower.exceptions",
         "fedpower.federation",
         *(f"fedpower.federation.{part}" for part in ("isolation", "links", "node", "processes")),
     }

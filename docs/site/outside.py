@@ -1,4 +1,4 @@
-"""Links from ``docs`` to files beside it, which the site shows as pages of its own."""
+"""Links from ``docs`` to files outside it, which the site shows as pages of its own."""
 
 from typing import Any
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedpower.estimator.communities import FedCommunities as FedCommunities
-    from fedpower.estimator.fedpca import FedMoment as FedMoment
+    from fedpower.estimator.fedpca import FedCovariance as FedCovariance
     from fedpower.estimator.fedpca import FedPCA as FedPCA
     from fedpower.options import Auto as Auto
     from fedpower.options import Edge as Edge
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from fedpower.protocol.schedule import every as every
     from fedpower.protocol.schedule import explicit as explicit
     from fedpower.protocol.schedule import halving as halving
-    from fedpower.report import read_result as read_result
-    from fedpower.report.codebook_file import read_code_book as read_code_book
-    from fedpower.report.codebook_file import write_code_book as write_code_book
-    from fedpower.report.moment import read_moment as read_moment
+    from fedpower.report.result import load as load
     from fedpower.rows.sql import SqlQuery as SqlQuery
     from fedpower.rules.codebook import CodeBook as CodeBook
     from fedpower.rules.codebook import comparisons as comparisons
@@ -33,17 +30,26 @@ __version__ = "0.2.0"
 
 _NAMES = {
     "estimator.communities": "FedCommunities",
-    "estimator.fedpca": "FedMoment FedPCA",
+    "estimator.fedpca": "FedCovariance FedPCA",
     "options": "Auto Edge Krylov Node Noise Person Plain PowerMethod Secure Upload",
     "protocol.schedule": "decaying every explicit halving",
-    "report": "read_result",
-    "report.codebook_file": "read_code_book write_code_book",
-    "report.moment": "read_moment",
+    "report.result": "load",
     "rows.sql": "SqlQuery",
     "rules.codebook": "CodeBook comparisons",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
-_ROOMS = ("analyses", "linalg", "privacy", "protocol", "rows", "rules", "sums", "engines", "report")
+_ROOMS = (
+    "analysis",
+    "exceptions",
+    "linalg",
+    "privacy",
+    "protocol",
+    "rows",
+    "rules",
+    "sums",
+    "engines",
+    "report",
+)
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - names
 
 

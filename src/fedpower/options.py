@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, dataclass_transform, get_args
 
 import numpy as np
 
-from fedpower.errors import InputError, require
+from fedpower.exceptions import InputError, require
 from fedpower.rows.networks import NetworkUnit, check_edge_weight
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules
@@ -162,8 +162,8 @@ class Upload(_Value):
     Upload(iteration_rank=5)
     """
 
-    name: ClassVar[str] = "moment"
-    noises: ClassVar[tuple[str, ...]] = ("none", "moment")  # what may be noised with it
+    name: ClassVar[str] = "upload"
+    noises: ClassVar[tuple[str, ...]] = ("none", "covariance")  # what may be noised with it
     iteration_rank: int | None = setting(
         None, "Columns of the iterated basis; k + 10 by default.", "count", "solver", section="components"
     )
@@ -172,7 +172,7 @@ class Upload(_Value):
 class Iterative(Upload):
     """What solvers that take several rounds have in common."""
 
-    noises: ClassVar[tuple[str, ...]] = ("none", "moment", "step", "paper")
+    noises: ClassVar[tuple[str, ...]] = ("none", "covariance", "step", "paper")
 
     n_steps: int | None = setting(None, "Power steps in total; by default until --tol.", "count", "paper")
     tol: float = setting(1e-9, "Stop when a round moves the subspace by sin θ ≤ this.", "tol", "solver")
@@ -196,7 +196,7 @@ class Krylov(Iterative):
     """
 
     name: ClassVar[str] = "krylov"
-    noises: ClassVar[tuple[str, ...]] = ("none", "moment", "step")
+    noises: ClassVar[tuple[str, ...]] = ("none", "covariance", "step")
     lookahead: bool | None = setting(
         None, "Whether krylov has silos take a second, local step in each round.", "flag", "solver"
     )
@@ -355,7 +355,7 @@ Unit = Person | Edge | Node
 
 # --- noise -----------------------------------------------------------------------------------------
 
-NoiseKind = Literal["auto", "moment", "clipped", "step", "paper"]
+NoiseKind = Literal["auto", "covariance", "clipped", "step", "paper"]
 
 
 class Noise(_Value, kw_only=False):
@@ -364,8 +364,8 @@ class Noise(_Value, kw_only=False):
     Examples
     --------
     >>> from fedpower import Noise
-    >>> Noise("moment", scores_epsilon=0.1)
-    Noise(kind='moment', scores_epsilon=0.1)
+    >>> Noise("covariance", scores_epsilon=0.1)
+    Noise(kind='covariance', scores_epsilon=0.1)
     """
 
     kind: NoiseKind = setting(
@@ -479,8 +479,8 @@ class Options(_Value):
             and self.network is None
             and self.book is None
             and not self.public.has_public_numbers
-            and self.noise.kind in ("auto", "moment")
-            and self.solver.name in ("auto", "moment")
+            and self.noise.kind in ("auto", "covariance")
+            and self.solver.name in ("auto", "upload")
             and not self.paper_settings
         )
 

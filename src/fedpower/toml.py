@@ -1,7 +1,11 @@
-"""TOML files that people write: read whole into structures, and refused by table and key."""
+"""TOML files that people write: read whole into structures, refused by table and key, and written."""
 
 import difflib
+import json
+import math
 import re
+from collections.abc import Mapping
+from datetime import date
 from os import PathLike
 from pathlib import Path
 from types import UnionType
@@ -9,9 +13,10 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 
 _T = TypeVar("_T", bound="Part")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _ENTRY = "[...]"
 """What stands for an entry of a list in where msgspec found a problem."""
 
@@ -82,3 +87,35 @@ def _type_at(kind: Any, path_to: list[str]) -> Any:
         kind = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}[key]
         kind = get_args(kind)[0] if isinstance(kind, UnionType) else kind
     return kind
+
+
+def to_toml(content: Mapping[str, Any]) -> str:
+    """Return the text of a file: plain values first, then tables, then lists of tables."""
+    tables, lists, lines = [], [], []
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            tables += ["", f"[{toml_key(key)}]", *_pairs(value)]
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            lists += [line for entry in value for line in ("", f"[[{toml_key(key)}]]", *_pairs(entry))]
+        else:
+            lines += _pairs({key: value})
+    return "\n".join([*lines, *tables, *lists]) + "\n"
+
+
+def _pairs(table: Mapping[str, Any]) -> list[str]:
+    return [f"{toml_key(key)} = {as_toml(value)}" for key, value in table.items()]
+
+
+def as_toml(value: Any) -> str:
+    """Return a value in TOML, which has JSON's texts (but for DEL) and numbers, and infinity."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(as_toml, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(_pairs(value))} }}"
+    if isinstance(value, date) or (isinstance(value, float) and not math.isfinite(value)):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else as_toml(name)

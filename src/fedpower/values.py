@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, is_showable
+from fedpower.exceptions import InputError, is_showable
 
 if TYPE_CHECKING:
     from functools import cached_property as cached_property  # noqa: PLC0414 (an export)

@@ -44,7 +44,7 @@ def test_auto_clips_where_it_gains_clearly_and_never_loses_where_the_moment_wins
     found, taken = runner.kept("clipped_auto")["measured"], []
     for each in found:
         point = Point(**{name: each[name] for name in Point.__dataclass_fields__})
-        ratio = each["clipped"] / each["moment"]
+        ratio = each["clipped"] / each["covariance"]
         taken.append(point.taken)
         assert ratio <= MOST_LOST or not point.taken, each
         assert ratio >= CLEARLY or point.taken, each

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hospitals import run, succeed
 
-from fedpower import read_moment
-from fedpower.analyses import Regression
+from fedpower import load
+from fedpower.analysis import Regression
 
 FILES = ("north.csv", "south.parquet", "east.csv")
 ANALYSES = {
@@ -24,16 +24,16 @@ ANALYSES = {
 
 @pytest.fixture
 def place(here: Path) -> Path:
-    succeed("fit", *FILES, "--epsilon", "inf", "--solver", "moment", "-o", "moment")
+    succeed("fit", *FILES, "--epsilon", "inf", "--solver", "upload", "-o", "covariance")
     return here
 
 
 def test_every_analysis_is_printed_told_and_kept(place):
     for kind, words in ANALYSES.items():
-        said = succeed("analyze", words[0], "moment", *words[1:], "-o", kind).stdout
-        assert f"Analysis: {kind} (open {kind}/report.html)" in said
+        said = succeed("analyze", words[0], "covariance", *words[1:], "-o", kind).stdout
+        assert f"Report: {kind}/report.html" in said
         assert "NOT PRIVATE" in said
-        told = json.loads(succeed("analyze", words[0], "moment", *words[1:], "--json").stdout)
+        told = json.loads(succeed("analyze", words[0], "covariance", *words[1:], "--json").stdout)
         assert told["analysis"] == kind
         assert told.items() >= json.loads(Path(kind, "analysis.json").read_text()).items()
         assert Path(kind, "privacy.txt").exists()
@@ -48,12 +48,12 @@ def test_a_ranking_is_printed_told_and_kept(tmp_path, monkeypatch):
         'format = "fedpower-codebook/2"\n[rules]\nwhen = "drop"\n'
         'winner = { items = ["a", "b", "c"], against = "loser" }\n'
     )
-    words = ("--codebook", "items.toml", "--epsilon", "inf", "--solver", "moment", "-o", "moment")
+    words = ("--codebook", "items.toml", "--epsilon", "inf", "--solver", "upload", "-o", "covariance")
     succeed("fit", "north.csv", *words)
     for method in ("least-squares", "bradley-terry"):
-        words = ("analyze", "ranking", "moment", "--method", method)
+        words = ("analyze", "ranking", "covariance", "--method", method)
         said = succeed(*words, "-o", method).stdout
-        assert f"Analysis: {method} (open {method}/report.html)" in said
+        assert f"Report: {method}/report.html" in said
         told = json.loads(succeed(*words, "--json").stdout)
         assert told["analysis"] == "ranking"
         assert told["rank"] == [1, 2, 3]
@@ -63,12 +63,12 @@ def test_a_ranking_is_printed_told_and_kept(tmp_path, monkeypatch):
 
 
 def test_the_numbers_are_the_estimators_and_new_rows_are_flagged_where_they_are(place):
-    words = ("analyze", "regress", "moment", "--target", "hdl", "--json")
+    words = ("analyze", "regress", "covariance", "--target", "hdl", "--json")
     told = json.loads(succeed(*words).stdout)
-    assert told["coef"] == Regression("hdl").fit(read_moment("moment")).coef_.tolist()
+    assert told["coef"] == Regression("hdl").fit(load("covariance").release).coef_.tolist()
     assert len(json.loads(succeed(*words, "-k", 2).stdout)["coef"]) == 4
     flagged = ("--rows", "south.parquet", "--flags", "flags.csv")
-    said = succeed("analyze", "monitor", "moment", "-k", 2, *flagged)
+    said = succeed("analyze", "monitor", "covariance", "-k", 2, *flagged)
     with Path("flags.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 50
@@ -97,12 +97,12 @@ def test_empty_cells_are_completed_where_they_are(tmp_path, monkeypatch):
             if film == "alien" or (user + place) % 2
         ]
         Path(f"{name}.csv").write_text("\n".join(["user,film,stars", *given]) + "\n")
-    terms = ("--epsilon", "inf", "--no-center", "--codebook", "ratings.toml", "--solver", "moment")
-    said = succeed("fit", "north.csv", "south.csv", *terms, "-o", "moment").stdout
-    assert "north (50 persons), south (50 persons); 100 persons of 6 columns (alien, alien known, " in said
+    terms = ("--epsilon", "inf", "--no-center", "--codebook", "ratings.toml", "--solver", "upload")
+    said = succeed("fit", "north.csv", "south.csv", *terms, "-o", "covariance").stdout
+    assert "2 silos, 100 persons, 6 columns." in said
     asked = ("--rows", "north.csv", "--filled", "filled.csv")
-    said = succeed("analyze", "complete", "moment", "-k", 1, *asked, "-o", "completion")
-    assert "50 empty cells of 50 persons are predicted in filled.csv" in said.stderr
+    said = succeed("analyze", "complete", "covariance", "-k", 1, *asked, "-o", "completion")
+    assert "Predicted 50 empty cells of 50 persons: filled.csv" in said.stderr
     with Path("filled.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert {row["user"] for row in rows} == {f"north-{user}" for user in range(0, 50, 2)}
@@ -110,7 +110,7 @@ def test_empty_cells_are_completed_where_they_are(tmp_path, monkeypatch):
     for row in rows:
         assert 1 <= float(row["low"]) <= float(row["prediction"]) <= float(row["high"]) <= 5
     assert Path("completion", "loadings.csv").exists()
-    refused = run("analyze", "complete", "moment", "-k", 1, "--filled", "more.csv")
+    refused = run("analyze", "complete", "covariance", "-k", 1, "--filled", "more.csv")
     assert refused.exit_code == 2
     assert "--rows and --filled must go together" in refused.stderr
 
@@ -121,8 +121,8 @@ def test_a_covariance_of_persons_protects_persons(place):
     Path("visits.csv").write_text("\n".join(["a,b,patient", *lines]) + "\n")
     words = ("fit", "visits.csv", "--epsilon", 1, "--row-norm", 3, "--unit", "patient")
     said = succeed(*words, "-o", "persons").stdout
-    assert "visits (200 persons); 200 persons of 2 columns" in said
-    assert "one person" in said
-    moment = read_moment("persons")
-    assert moment.silo_sizes == {"visits": 200}
-    assert moment.feature_names == ("a", "b")
+    assert "1 silo, 200 persons, 2 columns." in said
+    assert "per person" in said
+    release = load("persons").release
+    assert release.silo_sizes == {"visits": 200}
+    assert release.feature_names == ("a", "b")

@@ -10,10 +10,9 @@ import click
 import pytest
 from hospitals import EXACT, PROGRAM, run, succeed
 
-from fedpower import __version__
+from fedpower import __version__, load
 from fedpower.cli import COMMANDS
 from fedpower.cli.console import exit_status, reported
-from fedpower.report import read_result
 
 HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas")
 
@@ -38,6 +37,22 @@ def test_every_command_has_help(command):
     assert succeed().stdout == succeed("--help").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ("--help analyze regress", "analyze regress"),
+        ("analyze --help regress", "analyze regress"),
+        ("analyze regress model -h", "analyze regress"),
+        ("fit north.csv --epsilon --help", "fit"),
+        ("fit --help-all north.csv", "fit"),
+        ("-h", ""),
+    ],
+)
+def test_help_is_of_the_command_wherever_it_is_asked_for(words, path):
+    assert succeed(*words.split()).stdout.startswith(f"Usage: fedpower {path}".rstrip())
+    assert ("Solvers:" in succeed(*words.split()).stdout) == ("--help-all" in words)
+
+
 @pytest.mark.programs
 def test_a_process_ends_with_the_status_and_no_traceback(here):
     done = subprocess.run(
@@ -51,9 +66,9 @@ def test_a_process_ends_with_the_status_and_no_traceback(here):
 
 
 BRIEF = {
-    "-k", "--components", "--epsilon", "-o", "--output", "--force", "--ledgers", "--unit", "--codebook",
-    "--range", "--columns", "--drop", "--aggregation", "--json", "-q", "--quiet", "--help-all", "-h",
-    "--help",
+    "-k", "--components", "--epsilon", "-o", "--output", "--force", "--ledger", "--unit", "--codebook",
+    "--range", "--columns", "--drop", "--aggregation", "--json", "-q", "--quiet", "--verbose", "--help-all",
+    "-h", "--help",
 }  # fmt: skip
 
 
@@ -77,7 +92,7 @@ def test_options_may_stand_in_a_file_and_those_of_the_line_come_first(here):
     lists = 'columns = ["bmi", "sbp", "hdl"]\ndrop = ["hdl"]\n'
     Path("fit.toml").write_text(f"k = 1\nepsilon = inf\n{lists}no-center = true\nrow-norm = 3\n")
     succeed("fit", "north.csv", "--config", "fit.toml", "-k", 2, "--columns", "bmi,sbp", "-o", "out")
-    record = read_result("out").run
+    record = load("out").run
     assert (record["n_components"], record["n_features"]) == (2, 2)
     assert record["parameters"]["center"] is False
     assert record["parameters"]["row_norm"] == 3

@@ -14,11 +14,11 @@ import pytest
 from hospitals import COLUMNS, run, succeed
 from studies import files_of, kit_of
 
+from fedpower import CodeBook
 from fedpower.cli import node
 from fedpower.federation import vault
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.ledger import DataVersion, Ledger, columns_digest
-from fedpower.report.codebook_file import read_code_book
 from layers import planted, write_layer, write_nodes
 
 STUDY = ("--name", "heart", "--silos", "north,south,east", "--columns-of", "north.csv", "-k", 2)
@@ -78,7 +78,7 @@ def test_init_writes_a_study_of_every_parameter_that_check_finds_in_order(here):
     given = study.options
     assert (given.solver.name, given.noise.kind, given.random_state) == ("krylov", "step", 7)
     assert (given.aggregation.weights, given.centers, study.terms()[0].center) == ("noise", False, False)
-    assert succeed("study", "check", path).stdout == f"{path} is in order: study heart, {study.digest}\n"
+    assert succeed("study", "check", path).stdout == f"{path} is valid: study heart, hash {study.digest}.\n"
     reported = json.loads(succeed("study", "check", path, "--json").stdout)
     assert reported == {"study": str(path), "name": "heart", "hash": study.digest}
 
@@ -97,7 +97,7 @@ def test_show_fills_in_what_was_left_out(here):
     study = read_study(write_study())
     facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
     assert facts["hash"] == study.digest
-    assert (facts["noise"], facts["solver"], facts["min_silos"]) == ("moment", "moment", 3)
+    assert (facts["noise"], facts["solver"], facts["min_silos"]) == ("covariance", "upload", 3)
     assert (facts["epsilon"], facts["delta"], facts["grace"]) == (1.0, 1e-6, None)
     assert (facts["coordinator"], facts["center"]) == ("localhost:8002", True)
     assert study.options.centers is study.terms()[0].center is True
@@ -111,7 +111,7 @@ def test_an_exact_study_has_no_delta(here):
     study = read_study(Path("study.toml"))
     assert (math.isinf(study.options.epsilon), study.options.delta) == (True, None)
     facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
-    assert (facts["noise"], facts["n_components"], facts["solver"]) == ("none", "auto", "moment")
+    assert (facts["noise"], facts["n_components"], facts["solver"]) == ("none", "auto", "upload")
 
 
 def test_public_centres_and_scales_go_into_the_study_from_files(here):
@@ -138,7 +138,7 @@ def test_a_study_may_agree_on_no_bound_or_on_a_code_book(here):
     succeed("fit", "--prepare-only", "north.csv", "--epsilon", 4, "-o", "book.toml")
     succeed(*common, "--codebook", "book.toml", "--force")
     again = read_study(here / "study.toml")
-    assert again.treatment == read_code_book("book.toml").treatment
+    assert again.treatment == CodeBook.load("book.toml").treatment
     assert again.options.standardize
 
 
@@ -191,7 +191,7 @@ def test_approval_shows_what_would_leave_and_touches_nothing(place):
     before = files_of(place)
     said = succeed(*APPROVE).stdout
     assert "What would leave north" in said
-    assert "the moment, the mean row and the trace, noised once" in said
+    assert "the covariance, the mean row and the trace, noised once" in said
     assert "Nobody was contacted and nothing was charged." in said
     digest = read_study(Path("study.toml")).digest
     assert f'[agrees]\nstudy = "{digest}"' in said
@@ -210,13 +210,13 @@ def test_approval_advises_an_operator_whose_rows_are_mostly_clipped(place):
     change_study(("row_norm = .*", "row_norm = 0.1"))
     shown = facts()
     assert shown["rows_clipped_by_the_bound"] == shown["rows"]
-    assert shown["advice"].startswith(f"{shown['rows']} of {shown['rows']} rows (100.0%) are longer")
+    assert shown["advice"].startswith(f"{shown['rows']} of {shown['rows']} rows (100.0%) exceed")
 
 
 STEP = "products of d×"
 PREPARED = (
-    "tallies of where cells lie and how long rows are, then the moment, the mean row and the trace, "
-    "each noised once"
+    "counts of cells and of rows by their size, then the covariance, the mean row and the trace, each noised "
+    "once"
 )
 CENTRED = ("center = true", "standardize = false\ncenter = true")
 UNCENTRED = ("center = true", "standardize = false\ncenter = false")
@@ -231,7 +231,7 @@ UNCENTRED = ("center = true", "standardize = false\ncenter = false")
             "exact numbers: this study is NOT private",
             True,
         ),
-        ([UNCENTRED], "the moment and its trace, noised once", True),
+        ([UNCENTRED], "the covariance and its trace, noised once", True),
         ([(r"\[privacy\]\n", '[privacy]\nnoise = "step"\n'), CENTRED], STEP, False),
         ([(r"\[privacy\]\n", '[privacy]\nnoise = "paper"\n'), UNCENTRED], STEP, True),
     ],
@@ -439,7 +439,7 @@ def test_each_party_makes_its_key_and_the_authority_signs_renews_and_shows(here)
     reported = {}
     for party in ("coordinator", "runner", "north", "south", "east"):
         said = succeed("node", "request", "study.toml", party).stdout.splitlines()
-        assert said[0].startswith(f"wrote kits/{party}/{party}.csr: send it to the authority")
+        assert said[0].startswith(f"Request: kits/{party}/{party}.csr. Send it to the authority")
         reported[party] = said[1].removeprefix("fingerprint of the key: ")
     requests = [f"kits/{party}/{party}.csr" for party in reported]
     twice = run("node", "sign", "authority", *requests, requests[0])

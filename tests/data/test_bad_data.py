@@ -14,7 +14,7 @@ import pytest
 from row_forms import FORMS, forms, read_all, sample_rows
 from scipy import sparse
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.rows.opening import open_source
 
 CELL = "31337"

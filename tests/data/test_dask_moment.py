@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from fedpower import CodeBook, FedPCA
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import ClippedQuestion
@@ -40,7 +40,7 @@ def frame(rows: Any) -> Any:
 
 
 def kernels(source: Any, rule: RowTreatment) -> list[Any]:
-    return [LocalMoment(source, rule, KernelChoice(kind=kind)) for kind in ("moment", "product")]
+    return [LocalMoment(source, rule, KernelChoice(kind=kind)) for kind in ("covariance", "product")]
 
 
 def assert_alike(found: Any, plain: Any, center: Any = None) -> None:

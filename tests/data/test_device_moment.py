@@ -10,7 +10,7 @@ from scipy import sparse
 
 from fedpower import CodeBook, FedPCA
 from fedpower.engines.inprocess import read_silos
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
@@ -40,7 +40,8 @@ def sample(n_rows: int = 20_011) -> Any:
 
 def kernels(source: Any, rule: RowTreatment, device: str | None) -> list[Any]:
     return [
-        LocalMoment(source, rule, KernelChoice(kind=kind), device=device) for kind in ("moment", "product")
+        LocalMoment(source, rule, KernelChoice(kind=kind), device=device)
+        for kind in ("covariance", "product")
     ]
 
 

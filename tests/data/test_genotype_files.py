@@ -5,7 +5,7 @@ import pgenlib
 import pytest
 
 from fedpower import CodeBook, FedPCA
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.linalg import sin_theta
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import PlinkSource, fill_missing, read_variants

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from fedpower import native
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import lattice

@@ -39,7 +39,7 @@ def fit(path):
     model = fed_pca(epsilon=1.0, standardize=False, random_state=0, **TERMS).fit_silos([path])
     assert model.study_.noise == "step", model.study_.noise
     assert all("read at every step" in reason for reason in model.kernels_.values()), model.kernels_
-    return model.n_samples_
+    return model.n_samples_seen_
 
 run = fit if TERMS else sums
 run(sys.argv[1])  # a few rows first: the libraries' own pages are not the file's

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import largest_row_norm
@@ -148,7 +148,7 @@ def test_what_does_not_fit_is_refused(monkeypatch):
         plain.summary.trace(np.zeros(3))
     monkeypatch.setattr(local, "MEMORY_LIMIT", 0)
     assert choose_kernel(3, 4, rank=1, steps=1).kind == "product"
-    with pytest.raises(InputError, match=r"moment of silo 'north' must fit in .*; leave columns out"):
+    with pytest.raises(InputError, match=r"covariance of silo 'north' must fit in .*; leave columns out"):
         LocalMoment(plain.source, RowTreatment(), PRODUCTS).moment()
 
 
@@ -159,7 +159,7 @@ def test_the_choice_follows_size_steps_and_memory():
         assert f"d={facts['n_features']}" in choice.reason
         return choice.kind
 
-    assert kind() == kind(n_rows=None) == "moment"
+    assert kind() == kind(n_rows=None) == "covariance"
     assert kind(n_rows=50, n_features=5000, steps=1) == "product"
     assert kind(n_features=20_000) == "product"
     assert kind(n_features=5000, density=0.001, steps=2, n_rows=10_000) == "product"

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.rows.networks import NetworkSource, open_network
 from fedpower.sums.local import EdgeMoment
 from layers import names_of, planted, write_layer

@@ -11,7 +11,7 @@ from row_forms import write_h5ad, write_zeros
 from scipy import sparse
 
 from fedpower.engines.inprocess import read_silos
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.protocol.study import Study
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
@@ -84,7 +84,7 @@ def test_a_file_overwritten_between_two_passes_is_refused(tmp_path, name):
             moment.product(BASIS)
 
 
-@pytest.mark.parametrize("kind", ["moment", "product"])
+@pytest.mark.parametrize("kind", ["covariance", "product"])
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.feather", "rows.h5ad", "rows.svm"])
 def test_a_file_replaced_between_opening_and_reading_is_refused(tmp_path, name, kind):
     """Its number of rows was read from the metadata at opening: noise would be made for that."""
@@ -95,7 +95,7 @@ def test_a_file_replaced_between_opening_and_reading_is_refused(tmp_path, name, 
         moment_of(source, kind).prepare()
 
 
-@pytest.mark.parametrize("kind", ["moment", "product"])
+@pytest.mark.parametrize("kind", ["covariance", "product"])
 def test_groups_of_a_file_replaced_after_they_were_counted_are_refused(tmp_path, kind):
     path = tmp_path / "all.parquet"
     frame(rows_of(1000)).assign(where=["a", "b"] * 500).to_parquet(path)
@@ -141,7 +141,7 @@ def test_dask_rows_that_change_between_passes_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows.npy", "sparse.npz"])
-@pytest.mark.parametrize("kind", ["moment", "product"])
+@pytest.mark.parametrize("kind", ["covariance", "product"])
 def test_the_fingerprint_is_of_the_very_file_that_was_summed(tmp_path, name, kind):
     """It is made when the first pass is done, so a file replaced afterwards is not what it names."""
     rows = rows_of(200)
@@ -200,7 +200,7 @@ def watched(rows: Array, watch: Watch, steps: int) -> LocalMoment:
     return local_moment(open_source(rows), rank=1, steps=steps, watch=watch)
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("product", 1), ("moment", 1000)])
+@pytest.mark.parametrize(("kind", "steps"), [("product", 1), ("covariance", 1000)])
 def test_every_row_of_every_pass_is_told(kind, steps):
     seen: list[int] = []
     rows = np.random.default_rng(0).standard_normal((300, 400))

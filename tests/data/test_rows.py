@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from fedpower import FedPCA
-from fedpower.errors import FedpowerError, InputError, ProtocolError, is_showable
+from fedpower.exceptions import FedpowerError, InputError, ProtocolError, is_showable
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from row_forms import write_sqlite
 from scipy import sparse
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.protocol.query import Tally
 from fedpower.rows import units
 from fedpower.rows.fingerprint import fingerprint

@@ -13,8 +13,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from fedpower import CodeBook, FedMoment, FedPCA, comparisons, read_code_book, read_result, write_code_book
-from fedpower.errors import CellError, InputError
+from fedpower import CodeBook, FedCovariance, FedPCA, comparisons, load
+from fedpower.exceptions import CellError, InputError
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import match_tables, ruled
 from fedpower.rules.expressions import Cells, compiled, staged
@@ -170,10 +170,10 @@ def test_a_private_fit_prepares_features_and_spends_nothing_on_what_rules_say(tm
     assert book is not None
     assert len(set(book.scale[:3])) == 1
     model.save(tmp_path / "result")
-    again = read_result(tmp_path / "result")
+    again = load(tmp_path / "result")
     assert again.study == model.study_
     np.testing.assert_array_equal(again.transform(silos[0]), model.transform(silos[0]))
-    kept = read_code_book(tmp_path / "result" / "codebook.toml")
+    kept = CodeBook.load(tmp_path / "result" / "codebook.toml")
     assert kept.rules is not None
     assert kept.rules.features == book.columns
     reused = FedPCA(2, epsilon=4.0, codebook=kept).fit_silos(silos)
@@ -204,13 +204,14 @@ def test_all_problems_of_all_tables_are_told_in_one_list_and_no_cell_is():
     with pytest.raises(CellError) as caught:
         model.fit_silos({"bad": bad, "worse": worse})
     first, *lines = str(caught.value).splitlines()
-    assert "got 6 problems in 2 tables" in first
-    assert [line for line in lines if not line.startswith("  ")] == ["silo 'bad':", "silo 'worse':"]
-    told = "\n".join(lines)
-    assert "column 'age' must hold finite numbers, got a missing value" in told
+    assert first == "cells of 2 columns in 2 tables need rules:"
+    assert lines[-1] == "Change their rules in the code book."
+    problems = caught.value.problems
+    assert [*problems] == ["silo 'bad'", "silo 'worse'"]
+    told = "\n".join(sentence for own in problems.values() for sentence in own)
     assert "column 'stage' must hold its ordered levels and nothing else, got other words at row 6" in (told)
     assert 'kind = "date" and a public origin and unit' in told
-    assert NOBODY not in str(caught.value)
+    assert NOBODY not in f"{caught.value}{told}"
 
 
 def test_nothing_is_charged_for_tables_that_are_refused(tmp_path):
@@ -264,7 +265,7 @@ def test_what_compares_nothing_is_refused_by_its_row_and_never_quoted(change, sa
     table.loc[1, list(change)] = list(change.values())
     book = comparisons(["ash", "birch", "oak"], margin="points", range=(0, 9))
     with pytest.raises(CellError, match=f"columns 'winner' and 'loser' of .* {said} at row 2") as no:
-        FedMoment(epsilon=1.0, codebook=book).fit_silos([table])
+        FedCovariance(epsilon=1.0, codebook=book).fit_silos([table])
     assert "yew" not in str(no.value)
 
 
@@ -302,8 +303,8 @@ def test_columns_beside_comparisons_are_refused_unless_they_are_dropped():
 
 
 def test_the_book_is_the_same_after_it_was_written_and_has_no_other_numbers(tmp_path):
-    path = write_code_book(MARGINS, tmp_path / "items.toml")
-    again = read_code_book(path)
+    path = MARGINS.save(tmp_path / "items.toml")
+    again = CodeBook.load(path)
     assert again.rules == MARGINS.rules
     assert again.treatment.digest() == MARGINS.treatment.digest()
     assert not again.is_draft

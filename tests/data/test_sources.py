@@ -12,7 +12,7 @@ from scipy import sparse
 from test_bad_data import refused
 
 from fedpower import FedPCA
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.rows.opening import Reading, open_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource

@@ -11,11 +11,11 @@ import pytest
 from row_forms import read_all, write_sqlite
 from test_bad_data import CELL, refusal, refused
 
-from fedpower.errors import InputError
-from fedpower.report.codebook_file import to_toml
+from fedpower.exceptions import InputError
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
 from fedpower.rows.sql import Address, SqlQuery, connected, libpq_url, parse_address
+from fedpower.toml import to_toml
 
 SECRET = "pl4nted-pa55"  # noqa: S105
 ROWS = "SELECT a FROM t"

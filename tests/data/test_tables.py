@@ -16,7 +16,7 @@ from row_forms import in_parts, read_all, sample_rows, saved, write_xlsx
 from test_bad_data import refused
 
 from fedpower import FedPCA
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.rows.files import FORMATS, register
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import is_text, name_of_silo, open_source, rows_at, split_by_group

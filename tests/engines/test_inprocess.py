@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpower.engines.inprocess import Pace, available_cores, blas_threads, read_silos, run_in_process
-from fedpower.errors import InputError, ProtocolError
+from fedpower.exceptions import InputError, ProtocolError
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.messages import Message
 from fedpower.protocol.schedule import decaying, every

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.fits import fed_pca
 from budgets import ledgers_in
 from fedpower import FedPCA
-from fedpower.errors import FedpowerError
+from fedpower.exceptions import FedpowerError
 from fedpower.values import Block
 
 INF = float("inf")
@@ -52,13 +52,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**PRIVATE, "delta": 2.0}, "delta must be a number between 0 and 1"),
     ({"epsilon": 1.0, "min_silos": 3}, "min_silos must lie between 1 and the 2 silos"),
     ({"iteration_rank": 9}, "iteration_rank must be between n_components=2 and the number of columns 3,"),
-    ({"solver": "moment", "local_steps": 2}, "local_steps must be left out with solver 'moment', got 2"),
+    ({"solver": "upload", "local_steps": 2}, "local_steps must be left out with solver 'upload', got 2"),
     ({"center": [1.0, 2.0]}, "center must have one value per column"),
     ({"scale": [1.0, 0.0, 1.0]}, "scale must be positive in every column, got 0 for column 'b'"),
-    ({**STEP, "n_components": 0.9}, r"n_components=0\.9 must go with noise='moment' or epsilon=inf"),
+    ({**STEP, "n_components": 0.9}, r"n_components=0\.9 must go with noise='covariance' or epsilon=inf"),
     ({**AUTO, "solver": "krylov"}, "solver='krylov' must be left out because n_components='auto' is read"),
     ({**STEP, "drift_correction": True}, "drift_correction must go with"),
-    ({**STEP, "solver": "moment", "standardize": False}, "solver='moment' must go with"),
+    ({**STEP, "solver": "upload", "standardize": False}, "solver='upload' must go with"),
     ({"noise": "loud"}, "noise must be one of"),
     ({"schedule": "often"}, "schedule must be 'every', 'decaying', 'halving' or whole steps"),
     ({"schedule": [0, 1]}, "explicit schedule must be"),
@@ -86,9 +86,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"epsilon": 1.0, "scores_epsilon": -1.0}, "above 0"),
     ({"epsilon": 1.0, "scores_epsilon": 0.1, "n_components": 1}, "two components"),
     ({**STEP, "noise": "paper", "standardize": False, "scores_epsilon": 0.1}, "without noise='paper'"),
-    ({**SECURE, "noise": "step"}, "must go with noise='moment'"),
-    ({**SECURE, "solver": "krylov"}, "must go with solver='moment'"),
-    ({**SECURE, "local_steps": 2}, "aggregation='secure' must go with solver='moment', got 'fedpower': si"),
+    ({**SECURE, "noise": "step"}, "must go with noise='covariance'"),
+    ({**SECURE, "solver": "krylov"}, "must go with solver='upload'"),
+    ({**SECURE, "local_steps": 2}, "aggregation='secure' must go with solver='upload', got 'fedpower': si"),
     ({**SECURE, "n_participants": 2}, "n_participants must be left out with aggregation='secure': local"),
     ({**SECURE, "lookahead": True}, "lookahead must be left out with aggregation='secure': local"),
     ({**SECURE, "min_silos": 1}, "more silos than the 1 that may collude"),

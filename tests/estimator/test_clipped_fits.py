@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.fits import fed_pca
-from fedpower import FedPCA
+from fedpower import FedPCA, load
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import noise_of, options_of
 from fedpower.linalg import sin_theta
-from fedpower.report.result import read_result
 
 WIDE = {"epsilon": 4.0, "delta": 1e-6, "normalize": True}
 
@@ -47,13 +46,13 @@ def test_a_fit_finds_the_components_and_says_what_it_spent(rows, truth, aggregat
     assert model.privacy_.mode == "clipped"
     assert max(each.epsilon for each in model.privacy_.protections) == pytest.approx(4.0, abs=0.01)
     assert math.fsum(terms.share for terms in model.study_.design) == pytest.approx(1.0, rel=1e-12)
-    assert ("moment" in [terms.label for terms in model.study_.design]) == ("energy" not in given)
+    assert ("covariance" in [terms.label for terms in model.study_.design]) == ("energy" not in given)
     if "energy" in given:
         return
     assert model.subspace_angles_[1] < 20.0  # the two are tied
     assert model.explained_variance_ratio_.sum() == pytest.approx(0.12, abs=0.05)
     folder = model.save(tmp_path / "result")
-    assert np.array_equal(read_result(folder).components, model.components_)
+    assert np.array_equal(load(folder).components, model.components_)
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "sums of clipped products" in page
     assert ("masked sums" in page) == (aggregation == "secure")
@@ -73,11 +72,11 @@ def test_auto_clips_only_where_a_guess_lets_a_gain_be_predicted():
         model = fed_pca(**{"n_components": 2, "center": False, **WIDE, **more})
         return noise_of(options_of(model), 1000, 2_000_000)
 
-    assert taken() == "moment"
+    assert taken() == "covariance"
     assert taken(energy=0.01) == "clipped"
-    assert taken(energy=0.6) == "moment"
-    assert taken(energy=0.01, noise="moment") == "moment"
-    assert taken(energy=0.01, n_components="auto") == "moment"
+    assert taken(energy=0.6) == "covariance"
+    assert taken(energy=0.01, noise="covariance") == "covariance"
+    assert taken(energy=0.01, n_components="auto") == "covariance"
 
 
 @pytest.mark.slow
@@ -86,11 +85,11 @@ def test_a_plan_tells_of_ways_that_are_clearly_better():
     model = fed_pca(4, epsilon=1.0, delta=1e-06, center=False, normalize=True, aggregation="secure")
     made = plan(model, sizes=[3_000] * 20, n_features=300, spectrum=spectrum, n_rehearsals=1)
     ways = {(way.noise, way.aggregation): way for way in made.candidates if way.solver != "krylov"}
-    clipped, moment = ways["clipped", "secure"], ways["moment", "secure"]
+    clipped, moment = ways["clipped", "secure"], ways["covariance", "secure"]
     assert clipped.error < 0.8 * moment.error
     assert clipped.rounds == 8
     assert any("clipped" in remark for remark in made.remarks)
     facts = {"sizes": [4000, 4000], "n_features": 30, "spectrum": [0.3, 0.2, 0.01]}
     (better,) = plan(FedPCA(2, noise="step", center=False, standardize=False), **facts).remarks[:1]
-    assert "noise='moment' is predicted to be more accurate" in better
+    assert "noise='covariance' is predicted to be more accurate" in better
     assert plan(FedPCA(2, center=False), **facts).remarks == ()

@@ -12,10 +12,10 @@ from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.fits import fed_pca
 from budgets import ledgers_in, spent
-from fedpower import Edge, FedCommunities, FedMoment, FedPCA, read_moment
-from fedpower.analyses import Communities, agreement
-from fedpower.errors import BudgetError, InputError
+from fedpower import Edge, FedCommunities, FedCovariance, FedPCA, load
+from fedpower.analysis import Communities, agreement
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning
+from fedpower.exceptions import BudgetError, InputError
 from fedpower.privacy.ledger import Ledger
 from fedpower.rows.networks import open_network
 from layers import names_of, planted
@@ -77,12 +77,12 @@ def by_edge() -> FedCommunities:
 
 
 def test_the_noise_of_an_edge_release_is_what_its_budget_says(by_edge):
-    moment = by_edge.moment_
-    apart = (moment.pooled.moment - sum(LAYERS) / 4)[np.tril_indices(D, -1)]
+    release = by_edge.release_
+    apart = (release.pooled.covariance - sum(LAYERS) / 4)[np.tril_indices(D, -1)]
     # 1770 normal numbers: their mean square is off by 17% with a chance of 10⁻⁶ at most.
-    assert abs(np.mean(apart**2) / (moment.noise_std**2 / 2) - 1) < 0.17
-    alone = FedMoment(epsilon=1.0, delta=1e-06, unit=Edge()).fit_silos(LAYERS[:1]).moment_
-    assert math.isclose(alone.noise_std, 2 * moment.noise_std, rel_tol=1e-3)
+    assert abs(np.mean(apart**2) / (release.noise_std**2 / 2) - 1) < 0.17
+    alone = FedCovariance(epsilon=1.0, delta=1e-06, unit=Edge()).fit_silos(LAYERS[:1]).release_
+    assert math.isclose(alone.noise_std, 2 * release.noise_std, rel_tol=1e-3)
 
 
 def test_the_statement_says_what_is_protected_and_what_is_not(by_edge):
@@ -97,7 +97,7 @@ def test_the_statement_says_what_is_protected_and_what_is_not(by_edge):
     assert model.rates_ is None
     told = "The mean weight of a pair of nodes is not known: rows were protected"
     assert any(each.startswith(told) for each in model.analysis_.account().sentences)
-    assert model.moment_.silo_sizes["silo-1"] == D
+    assert model.release_.silo_sizes["silo-1"] == D
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
@@ -109,14 +109,14 @@ def test_a_ledger_books_edges_once_and_refuses_what_it_cannot_pay(tmp_path, aggr
         assert ledger.statement()["unit"] == "one edge of this silo's network, present or absent"
     if aggregation == "plain":
         again = clone(model).set_params(n_communities=2).fit_silos(LAYERS, ledgers=ledgers)
-        assert np.array_equal(again.moment_.pooled.moment, model.moment_.pooled.moment)
+        assert np.array_equal(again.release_.pooled.covariance, model.release_.pooled.covariance)
     with pytest.raises(BudgetError):
         FedCommunities(K, epsilon=1.1).fit_silos(LAYERS, ledgers=ledgers)
 
 
 def test_other_numbers_of_communities_come_from_the_same_release(by_edge, tmp_path):
     by_edge.save(tmp_path / "out")
-    found = Communities(2, labels={"v000": "x", "v059": "y"}).fit(read_moment(tmp_path / "out"))
+    found = Communities(2, labels={"v000": "x", "v059": "y"}).fit(load(tmp_path / "out"))
     assert found.labels_.max() == 1
     assert found.account().facts["n_compared"] == 2
     assert np.array_equal(found.eigenvalues_, by_edge.eigenvalues_[:2])
@@ -161,7 +161,7 @@ def test_weights_beyond_the_public_maximum_are_capped_and_that_is_told_their_own
     with warnings.catch_warnings():
         warnings.simplefilter("error", ClippingWarning)
         FedCommunities(K, epsilon=math.inf, unit=Edge(1.5)).fit_silos(LAYERS)
-    assert np.array_equal(exact.moment_.pooled.moment, sum(LAYERS) / 4)
+    assert np.array_equal(exact.release_.pooled.covariance, sum(LAYERS) / 4)
     noised = FedCommunities(K, unit=Edge(2.0)).fit_silos(heavy)
     assert "2 as the most that an edge weighs" in str(noised.privacy_)
 
@@ -169,11 +169,11 @@ def test_weights_beyond_the_public_maximum_are_capped_and_that_is_told_their_own
 def test_what_is_about_rows_is_refused_of_edges():
     with pytest.raises(InputError, match="fit_silos"):
         FedPCA(2, unit=Edge()).fit(LAYERS[0])
-    moment = FedMoment(epsilon=math.inf).fit_silos(LAYERS).moment_
+    release = FedCovariance(epsilon=math.inf).fit_silos(LAYERS).release_
     with pytest.raises(InputError, match="must be found from networks"):
-        Communities(2).fit(moment)
+        Communities(2).fit(release)
     for settings, said in (
-        ({"noise": "step"}, "noise must be 'moment'"),
+        ({"noise": "step"}, "noise must be 'covariance'"),
         ({"row_norm": 3.0}, "codebook must be left out where edges are protected: no row is treated"),
         ({"solver": "krylov"}, "solver='krylov' must be left out"),
         ({"edge_weight": 1e300}, "edge_weight must be a number from 1e-100 to 1e100"),
@@ -196,7 +196,7 @@ def named(*nodes: tuple[str, str] | None) -> list[Any]:
         (named(("a", "b"), None), "either every network or none must name its nodes"),
     ],
 )
-@pytest.mark.parametrize("model", [FedCommunities(1), FedMoment(unit=Edge())])
+@pytest.mark.parametrize("model", [FedCommunities(1), FedCovariance(unit=Edge())])
 def test_networks_on_other_nodes_are_refused_as_networks(model, silos, said):
     with pytest.raises(InputError, match=said) as caught:
         model.fit_silos(silos)

@@ -21,7 +21,7 @@ from benchmarks.preparation import MOST_DEGREES, MOST_OFF
 from benchmarks.preparation import units_error as measured
 from benchmarks.preparation import units_rows as rows_of
 from fedpower import CodeBook, FedPCA
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.linalg import fix_signs, sin_theta
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from problems import Array, spiked_rows, split
@@ -34,7 +34,7 @@ def test_scikit_learn_s_own_checks_pass(estimator, check):
     check(estimator)
 
 
-SOLVERS = ["moment", "krylov", "fedpower"]
+SOLVERS = ["upload", "krylov", "fedpower"]
 
 
 def exact(n_components: float = 3, **more: Any) -> FedPCA:
@@ -60,6 +60,7 @@ def test_exact_fits_match_scikit_learn_s_pca(solver, load):
     converted = ours.to_sklearn()
     assert type(converted) is PCA
     assert (converted.n_components_, converted.n_samples_) == (theirs.n_components_, theirs.n_samples_)
+    assert ours.n_samples_seen_ == theirs.n_samples_
     np.testing.assert_allclose(converted.noise_variance_, theirs.noise_variance_, rtol=1e-6)
     np.testing.assert_allclose(converted.score(rows), theirs.score(rows), rtol=1e-6)
 
@@ -171,9 +172,9 @@ def test_silos_that_cannot_be_used_are_refused_in_one_sentence(silos, sentence):
 @pytest.mark.parametrize(
     ("noise", "solver", "error"),
     [
-        ("moment", "moment", 0.01),
-        ("moment", "fedpower", 0.01),
-        ("moment", "krylov", 0.01),
+        ("covariance", "upload", 0.01),
+        ("covariance", "fedpower", 0.01),
+        ("covariance", "krylov", 0.01),
         ("step", "krylov", 0.04),
         ("step", "fedpower", 0.04),
         ("paper", "fedpower", 0.2),
@@ -226,7 +227,7 @@ def test_an_exact_fit_is_scikit_learns(solver, standardize):
     np.testing.assert_allclose(ours.to_sklearn().transform(ROWS), ours.transform(ROWS), rtol=1e-6)
 
 
-@pytest.mark.parametrize("solver", ["krylov", "fedpower", "moment"])
+@pytest.mark.parametrize("solver", ["krylov", "fedpower", "upload"])
 def test_uncentred_columns_are_divided_by_their_root_mean_squares(solver):
     scaled = ROWS / np.sqrt(np.mean(ROWS**2, axis=0))
     truth = np.linalg.eigh(scaled.T @ scaled / len(scaled))[1][:, ::-1][:, :2].T
@@ -250,7 +251,7 @@ def test_few_wide_rows_are_standardised_from_their_factors():
 def test_a_code_book_and_found_scales_change_nothing_but_the_noise(standardize):
     book = FedPCA(1, epsilon=50.0).prepare_silos(SILOS)
     exact = FedPCA(3, epsilon=INF, standardize=standardize).fit_silos(SILOS)
-    for solver in ("moment", "krylov"):
+    for solver in ("upload", "krylov"):
         told = {"standardize": standardize, "codebook": book, "solver": solver}
         by_book = fed_pca(3, epsilon=INF, **told).fit_silos(SILOS)
         assert degrees(by_book.components_, exact.components_) < 5.0  # the bound shortens rows

@@ -9,11 +9,10 @@ from scipy.linalg import subspace_angles
 
 from benchmarks.fits import fed_pca
 from budgets import ledgers_in, spent
-from fedpower import CodeBook, FedPCA, Person
-from fedpower.errors import InputError
+from fedpower import CodeBook, FedPCA, Person, load
 from fedpower.estimator.fit_warnings import NoiseWarning
+from fedpower.exceptions import InputError
 from fedpower.privacy import Ledger, epsilon_of
-from fedpower.report.result import read_result
 from fedpower.rules.rules import table_rules
 
 D = 5
@@ -48,11 +47,11 @@ def weighted(silos):
     return n, mean, values[::-1], vectors[:, ::-1]
 
 
-@pytest.mark.parametrize("solver", ["moment", "krylov", "fedpower"])
+@pytest.mark.parametrize("solver", ["upload", "krylov", "fedpower"])
 def test_without_noise_it_is_weighted_pca(silos, solver):
     n, mean, values, vectors = weighted(silos)
     model = FedPCA(2, epsilon=math.inf, unit="patient_id", solver=solver, standardize=False).fit_silos(silos)
-    assert model.n_samples_ == n
+    assert model.n_samples_seen_ == n
     assert model.silo_sizes_ == {"north": 400, "south": 300}
     assert list(model.feature_names_in_) == NAMES
     assert model.mean_ == pytest.approx(mean, abs=1e-12)
@@ -61,13 +60,13 @@ def test_without_noise_it_is_weighted_pca(silos, solver):
 
 
 WAYS = {
-    "moment": {"noise": "moment"},
+    "covariance": {"noise": "covariance"},
     "prepared": {"row_norm": None, "standardize": False},
     "step": {"noise": "step", "epsilon": 20.0, "standardize": False},
     "paper": {"noise": "paper", "epsilon": 40.0, "center": False, "standardize": False},
     "secure": {"aggregation": "secure"},
     "secure, prepared": {"aggregation": "secure", "row_norm": None, "standardize": False},
-    "three rows each": {"noise": "moment", "rows_per_unit": 3},
+    "three rows each": {"noise": "covariance", "rows_per_unit": 3},
 }
 
 
@@ -95,14 +94,14 @@ def private(silos):
 
 def test_the_statement_speaks_of_persons_and_of_several_silos(private, tmp_path):
     model, said = private, str(private.privacy_)
-    assert model.privacy_.brief.startswith("Private: one person of one silo;")
+    assert "per person, against the coordinator and the public." in model.privacy_.brief
     assert "Private: one person of one silo.\nNeighbours are data sets that differ in all rows" in said
     assert "the number of persons of each silo" in said
     assert "The column 'patient_id' identifies the person of each row" in said
     both = epsilon_of(model.privacy_.protections[0].mu * math.sqrt(2), 1e-6)
     assert both == pytest.approx(1.455, abs=5e-4)
     assert "What two of them tell together is at most epsilon=1.455 at delta=1e-06" in said
-    found = read_result(model.save(tmp_path / "result"))
+    found = load(model.save(tmp_path / "result"))
     assert (found.study, str(found.privacy)) == (model.study_, said)
     page = (tmp_path / "result" / "report.html").read_text()
     assert "700 persons" in page
@@ -116,7 +115,7 @@ def test_a_person_has_the_noise_of_a_row_and_c_rows_c_times_it(silos, private):
     rows = fed_pca(1, epsilon=1.0, center=True, **TOLD).fit_silos(one)
     assert "one row of one silo" in str(rows.privacy_)
     assert "several silos" not in str(rows.privacy_)
-    stds = [each.moment_.noise_std * each.n_samples_ for each in (rows, private, twice)]
+    stds = [each.release_.noise_std * each.n_samples_seen_ for each in (rows, private, twice)]
     assert stds == pytest.approx([stds[0], stds[0], 2 * stds[0]], rel=1e-3)
 
 
@@ -129,8 +128,8 @@ def test_ids_may_be_given_as_a_vector_or_stand_in_a_data_frame(silos):
     split = fed_pca(2, **exact).fit(frame[NAMES], units=frame["patient_id"], groups=np.arange(len(frame)) % 2)
     for model in (column, vector):
         assert model.components_ == pytest.approx(wanted.components_, abs=1e-9)
-        assert model.n_samples_ == 400
-    assert split.n_samples_ > 400  # somebody in both silos counts in each
+        assert model.n_samples_seen_ == 400
+    assert split.n_samples_seen_ > 400  # somebody in both silos counts in each
     assert column.transform(frame[NAMES]).shape == (len(frame), 2)
 
 
@@ -161,11 +160,11 @@ def test_persons_whose_sums_cannot_be_noised_are_refused(silos):
     with pytest.raises(InputError, match="must have 64 rows a person at most"):
         model.fit_silos([often])
     with pytest.warns(NoiseWarning):
-        assert model.set_params(noise="moment").fit_silos([often]).n_samples_ == 31
+        assert model.set_params(noise="covariance").fit_silos([often]).n_samples_seen_ == 31
     with pytest.raises(InputError, match="noise='clipped' must go without unit"):
         model.set_params(noise="clipped").fit_silos(silos)
     guessed = fed_pca(2, standardize=False, unit="patient_id", energy=0.01, **TOLD)
-    assert guessed.fit_silos(silos).study_.noise == "moment"
+    assert guessed.fit_silos(silos).study_.noise == "covariance"
 
 
 def test_a_ledger_books_the_release_by_person(silos, tmp_path):
@@ -186,7 +185,7 @@ def test_rules_and_persons_go_together(silos):
     plain = {name: frame.assign(sex=(frame["a"] > 0).astype(float)) for name, frame in silos.items()}
     ruled = FedPCA(2, epsilon=math.inf, unit="patient_id", codebook=book).fit_silos(told)
     given = FedPCA(2, epsilon=math.inf, unit="patient_id").fit_silos(plain)
-    assert ruled.n_samples_ == given.n_samples_ == 700
+    assert ruled.n_samples_seen_ == given.n_samples_seen_ == 700
     assert list(ruled.feature_names_in_) == [*NAMES, "sex"]
     np.testing.assert_allclose(ruled.components_, given.components_, atol=1e-12)
     private = FedPCA(2, epsilon=4.0, unit="patient_id", codebook=book, delta=1e-6)

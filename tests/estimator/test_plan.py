@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from benchmarks.fits import fed_pca
-from fedpower import CodeBook, FedPCA, Plain
-from fedpower.errors import InputError
+from fedpower import CodeBook, FedPCA, Plain, load
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.estimator.plan import full_spectrum, plan, spectrum_of_gap, spectrum_of_result
+from fedpower.exceptions import InputError
 from fedpower.linalg import sin_theta
-from fedpower.report.result import read_result
 from problems import Array
 
 SIZES = [20_000, 30_000, 50_000]
@@ -41,7 +40,7 @@ def test_predicted_errors_come_true(unit_rows, epsilon):
     model = FedPCA(K, epsilon=epsilon, delta=1e-06, center=False, codebook=CodeBook(normalize=True))
     made = plan(model, sizes=SIZES, n_features=D, spectrum=values[::-1], n_rehearsals=9)
     assert {(way.solver, way.noise) for way in made.candidates} >= {
-        ("moment", "moment"),
+        ("upload", "covariance"),
         ("fedpower", "step"),
         ("fedpower", "paper"),
     }
@@ -86,7 +85,7 @@ def test_wide_moments_are_rehearsed_with_fewer_columns():
     d = 1500
     model = fed_pca(2, epsilon=1.0, center=False, row_norm=1.0, iteration_rank=6)
     made = plan(model, sizes=[60_000], n_features=d, spectrum=[0.3, 0.2, 0.001])
-    (way,) = [way for way in made.candidates if (way.solver, way.aggregation) == ("moment", "plain")]
+    (way,) = [way for way in made.candidates if (way.solver, way.aggregation) == ("upload", "plain")]
     # To first order sin θ is σ√(d/2) over the gap.
     assert way.error == pytest.approx(way.noise_level * np.sqrt(d / 2) / 0.2, rel=0.25)
     assert 4 * d * (d + 1) / 2 <= way.bytes_up <= 8.1 * d * (d + 1) / 2
@@ -149,7 +148,7 @@ def test_an_error_that_no_epsilon_gives_is_said_to_be_out_of_reach():
 def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path):
     rows = np.random.default_rng(5).standard_normal((30_000, 6)) * [4, 3, 1, 1, 1, 1]
     fit = FedPCA(2, epsilon=1.0, standardize=False, codebook=CodeBook(row_norm=10.0)).fit(rows)
-    values = spectrum_of_result(read_result(fit.save(tmp_path / "earlier")))
+    values = spectrum_of_result(load(fit.save(tmp_path / "earlier")))
     assert values.size == 6
     np.testing.assert_allclose(values[:2] * 100, fit.denoised_variance_, rtol=1e-2)
     assert values.sum() * 100 == pytest.approx(fit.explained_variance_[0] / fit.explained_variance_ratio_[0])

@@ -11,11 +11,10 @@ from scipy.linalg import subspace_angles
 from benchmarks import preparation as hard
 from benchmarks.fits import fed_pca
 from budgets import ledgers_in, spent
-from fedpower import FedPCA, read_result
-from fedpower.errors import InputError
+from fedpower import CodeBook, FedPCA, load
+from fedpower.exceptions import InputError
 from fedpower.protocol.pooled import available_case
 from fedpower.protocol.study import pooled_std
-from fedpower.report.codebook_file import read_code_book, write_code_book
 from fedpower.sums.survey import STAGES
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -67,7 +66,7 @@ def test_a_fit_that_is_told_nothing_but_epsilon_finds_the_correlations_component
     assert fitted.privacy_.leak is None
     assert "epsilon=2, delta=1e-06" in str(fitted.privacy_)
     assert "found privately, out of the same epsilon. That took" in str(fitted.privacy_)
-    assert [row["kind"] for row in fitted.history_] == [*STAGES, "moment"]
+    assert [row["kind"] for row in fitted.history_] == [*STAGES, "covariance"]
 
 
 def test_ranges_hold_what_the_columns_are(fitted, silos):
@@ -81,7 +80,7 @@ def test_ranges_hold_what_the_columns_are(fitted, silos):
 
 def test_a_code_book_is_read_as_it_was_written_and_spares_its_charge(fitted, silos, tmp_path):
     ledgers, book = ledgers_in(tmp_path, silos, 2.0), fitted.codebook_
-    again = read_code_book(write_code_book(book, tmp_path / "codebook.toml"))
+    again = CodeBook.load(book.save(tmp_path / "codebook.toml"))
     assert again.treatment == book.treatment
     assert (again.found, again.epsilon, again.mu) == (book.found, book.epsilon, book.mu)
     model = FedPCA(2, epsilon=2.0, delta=1e-6, codebook=again).fit_silos(silos, ledgers=ledgers)
@@ -92,7 +91,7 @@ def test_a_code_book_is_read_as_it_was_written_and_spares_its_charge(fitted, sil
 def test_ranges_spare_what_finding_them_costs_and_may_have_names(silos):
     known = FedPCA(2, epsilon=1.0, delta=1e-6, ranges=[(-1e5, 1e5)] * 8).fit_silos(silos)
     assert known.study_.preparation[:2] == (0.0, 0.0)
-    assert [row["kind"] for row in known.history_] == ["means", "norms", "moment"]
+    assert [row["kind"] for row in known.history_] == ["means", "norms", "covariance"]
     assert np.array_equal(known.codebook_.low, np.full(8, -1e5))
     frame = pd.DataFrame(table(3_000), columns=list("abcdefgh"))
     model = FedPCA(2, epsilon=4.0, ranges={"a": (1900, 2100)}).fit(frame)
@@ -119,13 +118,13 @@ def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise_and_is_charge
     secure = FedPCA(2, epsilon=1.0, delta=1e-6, aggregation="secure").fit_silos(thirds, ledgers=ledgers)
     assert sine(secure, whole) < 0.2
     assert secure.study_.preparation == plain.study_.preparation
-    assert [row["kind"] for row in secure.history_] == ["open-session", *STAGES, "moment"]
+    assert [row["kind"] for row in secure.history_] == ["open-session", *STAGES, "covariance"]
     assert "the 6 noised sums over all silos" in str(secure.privacy_)
     stds = [pooled_std(each.study_, each.silo_sizes_) for each in (plain, secure)]
     assert stds[1] / stds[0] == pytest.approx(np.sqrt(1 / 2), rel=1e-3)
     folder = secure.save(tmp_path / "result")
-    assert read_result(folder).study == secure.study_
-    assert read_code_book(folder / "codebook.toml").treatment == secure.codebook_.treatment
+    assert load(folder).study == secure.study_
+    assert CodeBook.load(folder / "codebook.toml").treatment == secure.codebook_.treatment
     for path in ledgers.values():
         assert spent(path).n_releases == 6
         assert spent(path).epsilon == pytest.approx(1.0, rel=1e-5)
@@ -192,9 +191,9 @@ def test_gaps_in_frames_files_persons_and_by_code_books_count_for_nothing(tmp_pa
     exact = hard.leading(rows, 1)[:, 0]
     persons = frame.assign(person=np.arange(len(frame)) // 2)
     first = FedPCA(1, epsilon=8.0).fit(frame)
-    book = write_code_book(first.codebook_, tmp_path / "codebook.toml")
-    assert np.array_equal(read_code_book(book).present, first.codebook_.present)
-    assert np.array_equal(read_code_book(book).outside, first.codebook_.outside)
+    book = first.codebook_.save(tmp_path / "codebook.toml")
+    assert np.array_equal(CodeBook.load(book).present, first.codebook_.present)
+    assert np.array_equal(CodeBook.load(book).outside, first.codebook_.outside)
     rules = tmp_path / "rules.toml"
     rules.write_text('format = "fedpower-codebook/2"\n[rules]\nb = { kind = "number", missing = "offset" }\n')
     for silo, more in (

@@ -13,9 +13,9 @@ from benchmarks.fits import fed_pca
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA
 from fedpower.engines.inprocess import Run, federate, read_silos
-from fedpower.errors import BudgetError, FedpowerError, InputError, LedgerError
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning
 from fedpower.estimator.terms import build_study, options_of
+from fedpower.exceptions import BudgetError, FedpowerError, InputError, LedgerError
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.outcome import USED_BEFORE
@@ -47,7 +47,7 @@ def parts() -> dict[str, Array]:
     ],
 )
 def test_what_shows_single_silos_gives_the_public_the_coordinator_s(parts, changed):
-    model = fed_pca(2, random_state=0, **{**OPTIONS, "noise": "moment", **changed})
+    model = fed_pca(2, random_state=0, **{**OPTIONS, "noise": "covariance", **changed})
     coordinator, public = epsilons(model.fit_silos(parts))
     assert public == coordinator
 
@@ -62,7 +62,7 @@ def test_what_shows_single_silos_gives_the_public_the_coordinator_s(parts, chang
         ({**OPTIONS, "scores_epsilon": 0.3}, None, 2),
         ({**OPTIONS, "noise": "clipped"}, None, 7),
     ],
-    ids=["moment", "prepared", "chosen", "scores", "clipped"],
+    ids=["covariance", "prepared", "chosen", "scores", "clipped"],
 )
 def test_the_same_questions_are_free_and_answered_alike_and_say_so(terms, other, n_releases, parts, tmp_path):
     """Another number of components is the same question, but for sums that depend on the components."""
@@ -148,14 +148,14 @@ def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(parts, tmp
     assert spent(paths["north"]).n_releases == 0
 
 
-@pytest.mark.parametrize("noise", ["moment", "step"])
+@pytest.mark.parametrize("noise", ["covariance", "step"])
 @pytest.mark.parametrize("world", [0.0, 1e-12])
 def test_two_worlds_that_are_asked_twice_differ_in_nothing_but_their_operator_s_stop(
     parts, tmp_path, noise, world
 ):
     """One cell moved in between, by 1e-12 or not at all."""
     paths = ledgers_in(tmp_path, parts)
-    model = fed_pca(2, noise=noise, n_steps=None if noise == "moment" else 3, **OPTIONS)
+    model = fed_pca(2, noise=noise, n_steps=None if noise == "covariance" else 3, **OPTIONS)
     first = model.fit_silos(parts, ledgers=paths).components_
     before = {name: path.read_bytes() for name, path in paths.items()}
     held = {**parts, "south": parts["south"].copy()}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.fits import fed_pca
-from fedpower.errors import InputError
+from fedpower import load
 from fedpower.estimator.plan import plan
-from fedpower.report import read_result
+from fedpower.exceptions import InputError
 from fedpower.report.page import result_page
 from sample_results import with_run
 
@@ -100,7 +100,7 @@ def test_with_noise_the_counts_are_off_by_as_much_as_is_said(way):
 
 def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_path):
     model = fed_pca(2, row_norm=8.0, random_state=0, **PRIVATE).fit_silos(silos())
-    result = read_result(model.save(tmp_path / "result"))
+    result = load(model.save(tmp_path / "result"))
     back = result.score_counts
     assert list(back.counts) == ["north", "south", "east"]
     for name, counts in back.counts.items():

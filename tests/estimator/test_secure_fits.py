@@ -6,13 +6,13 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from benchmarks.fits import fed_moment, fed_pca
+from benchmarks.fits import fed_covariance, fed_pca
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedCommunities, FedPCA, Secure
 from fedpower.engines.inprocess import Run, federate, read_silos
-from fedpower.errors import BudgetError, FedpowerError, InputError
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import build_study, options_of, public_treatment
+from fedpower.exceptions import BudgetError, FedpowerError, InputError
 from fedpower.linalg import sin_theta
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
@@ -40,8 +40,8 @@ def test_a_fit_says_who_is_protected_and_is_charged_and_one_too_many_costs_nobod
     assert "the coordinator together with 1 silo of the 4" in text
     assert "rehearsal" in text
     assert model.privacy_.is_private
-    assert [row["kind"] for row in model.history_] == ["open-session", "moment"]
-    assert model.solver_.solver == "moment"
+    assert [row["kind"] for row in model.history_] == ["open-session", "covariance"]
+    assert model.solver_.solver == "upload"
     assert model.silo_sizes_ == {name: len(part) for name, part in PARTS.items()}
     assert (model.component_angles_ > 0).all()
 
@@ -96,8 +96,8 @@ def test_many_silos_are_as_accurate_as_one_curator_who_holds_all_rows():
 
 @pytest.mark.parametrize(
     "model",
-    [fed_pca(2, **EXACT), fed_pca(2, scores_epsilon=math.inf, solver="krylov", **EXACT), fed_moment(**EXACT),
-     FedCommunities(2, **EXACT)],
+    [fed_pca(2, **EXACT), fed_pca(2, scores_epsilon=math.inf, solver="krylov", **EXACT),
+     fed_covariance(**EXACT), FedCommunities(2, **EXACT)],
     ids=lambda model: type(model).__name__,
 )  # fmt: skip
 def test_exact_secure_sums_are_refused_before_anything_is_read(model):
@@ -157,7 +157,9 @@ def test_a_plan_has_a_row_for_the_secure_sum_with_the_bytes_it_really_takes():
     sizes = {name: len(part) for name, part in PARTS.items()}
     model = fed_pca(2, iteration_rank=4, **TERMS)
     made = plan(model, sizes=sizes, n_features=8, spectrum=[0.3, 0.2, 0.02])
-    ways = {way.aggregation: way for way in made.candidates if way.solver == way.noise == "moment"}
+    ways = {
+        way.aggregation: way for way in made.candidates if (way.solver, way.noise) == ("upload", "covariance")
+    }
     secure, plain = ways["secure"], ways["plain"]
     assert secure.chosen
     assert not plain.chosen

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from benchmarks.fits import fed_pca
-from fedpower import CodeBook, FedPCA
+from fedpower import CodeBook, FedPCA, load
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.linalg import sin_theta
 from fedpower.protocol.solvers.angles import DETERMINED
-from fedpower.report import read_result
 from problems import Array
 
-EXACT = {"epsilon": float("inf"), "solver": "moment", "standardize": False}
+EXACT = {"epsilon": float("inf"), "solver": "upload", "standardize": False}
 
 
 def rows_of(n_rows: int, seed: int = 0) -> Array:
@@ -26,7 +25,7 @@ def test_a_column_that_drowns_the_others_in_rounding_is_announced(tmp_path):
     with pytest.warns(UserWarning, match="4 columns vary less than the rounding errors of the largest"):
         model = fed_pca(2, **EXACT).fit(rows)
     model.save(tmp_path / "out")
-    assert read_result(tmp_path / "out").run["remarks"] == model.warnings_
+    assert load(tmp_path / "out").run["remarks"] == model.warnings_
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "vary less than the rounding errors of the largest" in page
 
@@ -79,7 +78,7 @@ def test_tiny_silos_are_announced_and_weights_make_up_for_them():
 
 @pytest.mark.parametrize(
     ("solver", "noise"),
-    [("moment", "moment"), ("krylov", "moment"), ("krylov", "step"), ("fedpower", "step")],
+    [("upload", "covariance"), ("krylov", "covariance"), ("krylov", "step"), ("fedpower", "step")],
 )
 def test_weights_count_alike_in_every_solver(solver, noise):
     """Two silos that differ: with weights s² the pooled moment is nearly the larger one's."""
@@ -126,7 +125,7 @@ def test_as_many_as_were_planted_are_determined(aggregation, center):
         assert model.result_.determined == [True] * PLANTED
         assert model.spectrum_.shape == (D,)
         np.testing.assert_allclose(model.spectrum_[:PLANTED], model.explained_variance_, rtol=1e-9)
-        assert model.solver_.solver == "moment"
+        assert model.solver_.solver == "upload"
 
 
 @pytest.mark.parametrize("rows", [np.zeros((300, 6)), np.full((300, 6), 0.3)])
@@ -141,7 +140,7 @@ def test_where_nothing_is_determined_one_component_is_kept(rows):
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize(
     ("noise", "solver"),
-    [*((noise, solver) for noise in ("moment", "step") for solver in ("krylov", "fedpower")),
+    [*((noise, solver) for noise in ("covariance", "step") for solver in ("krylov", "fedpower")),
      ("paper", "fedpower"), ("clipped", "auto")],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.experiments.audit import Game, audit_mode, audit_scores, study_of
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.noise import SeededNoiseForExperiments
@@ -92,7 +92,7 @@ def game_with(pair, seed=0, unit=""):
 @pytest.mark.parametrize("pair", MISSING.values(), ids=MISSING)
 def test_a_missing_cell_is_told_from_an_extreme_one_no_better_than_each_stage_promises(pair, unit):
     game = game_with(pair, unit=unit)
-    promised = [game.budget.price(kind).mu for kind in (*STAGES, "moment")]
+    promised = [game.budget.price(kind).mu for kind in (*STAGES, "covariance")]
     for seen, most in zip(game.mus, promised, strict=True):
         assert seen <= most * (1 + 1e-9)
     assert game.mu <= game.budget.total_mu * (1 + 1e-9)

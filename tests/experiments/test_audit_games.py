@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedpower.cli.privacy import audit
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.experiments import audit as audits
 from fedpower.experiments.attack import AttackSetting, attack, draw_attack
 from fedpower.experiments.audit import Game, audit_mode, control_factor
@@ -20,21 +20,21 @@ pytestmark = pytest.mark.audits
 
 SURE = 1 - 1e-6
 TERMS = {"epsilon": 4.0, "delta": 1e-5, "n_steps": 2, "confidence": SURE}
-CASES = [("moment", False), ("moment", True), ("step", False), ("step", True), ("paper", False)]
+CASES = [("covariance", False), ("covariance", True), ("step", False), ("step", True), ("paper", False)]
 SECURE = [("secure", False), ("secure", True)]
 
 
 def game_of(mode, center, *, n_rows=50, iteration_rank=2, n_steps=3):
-    noise = "moment" if mode == "secure" else mode
+    noise = "covariance" if mode == "secure" else mode
     study = Study(
         columns=None,
         n_features=4,
-        iteration_rank=4 if noise == "moment" else iteration_rank,
+        iteration_rank=4 if noise == "covariance" else iteration_rank,
         center=center,
         noise=noise,
         epsilon=4.0,
         delta=1e-5,
-        n_steps=None if noise == "moment" else n_steps,
+        n_steps=None if noise == "covariance" else n_steps,
     )
     made = Game(study, n_rows, SystemNoise(), is_secure=mode == "secure")
     return made, made.budget.study_mu
@@ -97,7 +97,7 @@ def test_half_of_the_paper_s_noise_keeps_its_promise_and_half_of_what_is_needed_
     assert not report.violation
 
 
-@pytest.mark.parametrize("mode", ["step", "moment", "paper"])
+@pytest.mark.parametrize("mode", ["step", "covariance", "paper"])
 def test_a_control_s_silo_really_adds_that_much_less(mode):
     full, half = (audit_mode(mode, n_runs=20, noise_factor=factor, **TERMS) for factor in (1.0, 0.5))
     assert half.claimed_epsilon == full.claimed_epsilon
@@ -106,7 +106,13 @@ def test_a_control_s_silo_really_adds_that_much_less(mode):
     assert half.reachable_epsilon == pytest.approx(twice, rel=1e-4)
 
 
-PERSONS = [("moment", False), ("moment", True), ("step", False), ("secure", True), ("prepared", False)]
+PERSONS = [
+    ("covariance", False),
+    ("covariance", True),
+    ("step", False),
+    ("secure", True),
+    ("prepared", False),
+]
 
 
 @pytest.mark.parametrize(("mode", "center"), PERSONS)
@@ -166,7 +172,7 @@ def run(monkeypatch):
 
 
 def test_the_command_ends_with_0_and_says_that_the_control_was_caught(run):
-    result = run("--mode moment --runs 300")
+    result = run("--mode covariance --runs 300")
     assert result.return_value == 0
     assert "control with 0.5 of its noise" in result.output
     assert "caught" in result.output
@@ -175,7 +181,7 @@ def test_the_command_ends_with_0_and_says_that_the_control_was_caught(run):
 
 
 @pytest.mark.parametrize(
-    ("mode", "more"), [("moment", "--runs 300"), ("secure", "--epsilon 10 --runs 120 --confidence 0.99")]
+    ("mode", "more"), [("covariance", "--runs 300"), ("secure", "--epsilon 10 --runs 120 --confidence 0.99")]
 )
 def test_the_command_ends_with_1_when_a_promise_is_broken(run, mode, more):
     result = run(f"--mode {mode} --halved --json {more}")
@@ -188,11 +194,11 @@ def test_the_command_ends_with_1_when_a_promise_is_broken(run, mode, more):
 
 
 def test_too_few_runs_to_catch_anything_are_said_to_be_too_few_also_of_persons(run):
-    result = run("--mode moment --runs 20 --epsilon 0.1 --neighbours person")
+    result = run("--mode covariance --runs 20 --epsilon 0.1 --neighbours person")
     assert result.return_value == 0
     assert "too few to catch half of the noise needed" in result.stderr
     assert "0 of 1 controls" in result.stdout
-    assert "moment, persons" in result.stdout
+    assert "covariance, persons" in result.stdout
 
 
 SMALL = AttackSetting(n_rows=300, n_features=10, iteration_rank=3, n_steps=6)
@@ -211,7 +217,7 @@ def test_without_noise_the_moment_and_the_row_are_read_off(results):
     assert found.row_cosine_range[0] > 1 - 1e-9
 
 
-@pytest.mark.parametrize("mode", ["paper", "step", "moment"])
+@pytest.mark.parametrize("mode", ["paper", "step", "covariance"])
 def test_at_half_an_epsilon_the_row_is_hidden_in_every_mode(results, mode):
     """Medians of 4 seeds, seeded; a cosine of 0.9 would be the row with an error of 26°."""
     assert results[mode, 0.5].row_cosine < 0.7
@@ -219,9 +225,9 @@ def test_at_half_an_epsilon_the_row_is_hidden_in_every_mode(results, mode):
 
 
 def test_more_privacy_is_a_worse_guess_and_the_moment_mode_is_the_most_useful(results):
-    for mode in ("paper", "step", "moment"):
+    for mode in ("paper", "step", "covariance"):
         assert results[mode, 0.5].error > results[mode, 10.0].error
-    assert results["moment", 10.0].error < results["step", 10.0].error
+    assert results["covariance", 10.0].error < results["step", 10.0].error
     assert results["step", 0.5].error < results["paper", 0.5].error
 
 
@@ -239,9 +245,9 @@ def test_the_command_prints_json_and_draws(tmp_path):
     words = ["--attack", "--epsilon", "1", "--runs", "1", "--n-steps", "6", "--json", "-o", str(picture)]
     result = CliRunner().invoke(audit, words, standalone_mode=False)
     record = json.loads(result.stdout)
-    assert [each["mode"] for each in record["results"]] == ["none", "paper", "step", "moment"]
+    assert [each["mode"] for each in record["results"]] == ["none", "paper", "step", "covariance"]
     assert record["results"][0]["epsilon"] is None
     assert record["results"][0]["error"] < 1e-9
     assert picture.read_bytes().startswith(b"\x89PNG")
     table = CliRunner().invoke(audit, words[:7], standalone_mode=False)
-    assert "after 5 rounds the coordinator knows the moment" in table.output
+    assert "after 5 rounds the coordinator knows the covariance" in table.output

@@ -52,7 +52,7 @@ def _for_a_row(monkeypatch):
 @pytest.mark.parametrize(
     ("mode", "plant"),
     [
-        *((mode, plant) for mode in ("moment", "step", "prepared") for plant in (_in_full, _by_spelling)),
+        *((mode, plant) for mode in ("covariance", "step", "prepared") for plant in (_in_full, _by_spelling)),
         ("scores", _in_full),
         ("scores", _for_a_row),
     ],

@@ -33,7 +33,7 @@ COLUMNS = ("a", "b", "c", "d", "e", "f")
 WAIT_S = 120.0
 KINDS: dict[str, dict[str, Any]] = {
     "steps": {},
-    "moment": {"privacy": {"epsilon": 2.0, "delta": 1e-6, "noise": "moment"}, "solver": {}},
+    "covariance": {"privacy": {"epsilon": 2.0, "delta": 1e-6, "noise": "covariance"}, "solver": {}},
     "secure": {"privacy": {"epsilon": 2.0, "delta": 1e-6, "aggregation": "secure"}, "solver": {}},
 }
 """By name: tables of a study in place of those of one in which every step is noised."""

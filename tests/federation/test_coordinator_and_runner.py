@@ -17,7 +17,7 @@ from studies import RUN, SIZES, kit_of, write_study
 
 from federations import NAMES, coordinator_of, parties_of, study_of
 from fedpower.engines.inprocess import Pace, drive_paced
-from fedpower.errors import ProtocolError, RefusedError
+from fedpower.exceptions import ProtocolError, RefusedError
 from fedpower.federation import coordinator as serving
 from fedpower.federation import runner as running
 from fedpower.federation.coordinator import CoordinatorService, Questions, RunThread

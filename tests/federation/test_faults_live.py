@@ -126,7 +126,7 @@ def test_a_silo_killed_between_session_and_upload_is_called_to_a_new_session(gro
     assert charged == {"north": 2, "south": 2, "east": 2, "west": 1}
     assert [closed["restarted"] for closed in ground.rounds] == [[], [], ["west"], [], []]
     kinds = [closed["kind"] for closed in ground.rounds]
-    assert kinds == ["enrol", "open-session", "moment", "open-session", "moment"]
+    assert kinds == ["enrol", "open-session", "covariance", "open-session", "covariance"]
     stated = json.loads((ground.folder / "session-died" / "run.json").read_text())["privacy"]
     spent = max(np.sqrt(sum(mu**2 for _, _, mu, _ in ground.charges(name))) for name in SILOS)
     assert stated["protections"][1]["mu"] == pytest.approx(spent)

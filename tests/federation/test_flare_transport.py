@@ -18,7 +18,7 @@ from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.sfm.constants import Types
 from studies import write_study
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.federation import links as links_module
 from fedpower.federation.kits import make_kits
 from fedpower.federation.links import APP, ASK, Links

@@ -35,7 +35,7 @@ SECRET = b"the rows of a silo"
 PRELUDE = """
 import ctypes, errno, json, os, platform, signal, socket, struct, subprocess, sys, threading
 from pathlib import Path
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.federation.isolation import *
 
 ground, how = Path(sys.argv[1]), sys.argv[2]

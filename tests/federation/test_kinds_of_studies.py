@@ -24,16 +24,15 @@ from studies import (
     write_study,
 )
 
-from fedpower import FedCommunities, FedMoment, FedPCA, read_moment
-from fedpower.analyses import Communities, Completion
-from fedpower.errors import CellError, InputError, RefusedError
+from fedpower import FedCommunities, FedCovariance, FedPCA, load
+from fedpower.analysis import Communities, Completion
+from fedpower.exceptions import CellError, InputError, RefusedError
 from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.local import rehearsal_data
 from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.coordinator import Round
 from fedpower.protocol.messages import decode_as, encode
-from fedpower.report.result import read_result
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import table_rules
 from fedpower.sums.survey import STAGES
@@ -47,20 +46,22 @@ PREPARED = {"rows": {"row_norm": None}}
 STEPS = {"privacy": {"noise": "step"}, "solver": {"solver": "fedpower", "n_steps": 4, "local_steps": 2}}
 KRYLOV = {"privacy": EXACT, "solver": {"solver": "krylov"}, **PREPARED}
 DRIFT = {**KRYLOV, "solver": {"solver": "fedpower", "n_steps": 3, "drift_correction": True}}
-TALLIES = [*STAGES, "moment"]
-PRODUCTS = ["moment", *(f"product {step}" for step in range(1, 7))]
+TALLIES = [*STAGES, "covariance"]
+PRODUCTS = ["covariance", *(f"product {step}" for step in range(1, 7))]
 KINDS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "moment": ({}, ["moment"]),
+    "covariance": ({}, ["covariance"]),
     "clipped": (CLIPPED, PRODUCTS),
     "clipped, uncentred": ({**CLIPPED, "rows": {"center": False}}, PRODUCTS),
     "prepared": (PREPARED, TALLIES),
-    "scores": (SCORES, ["moment", "scores"]),
+    "scores": (SCORES, ["covariance", "scores"]),
     "prepared scores": ({**SCORES, **PREPARED}, [*TALLIES, "scores"]),
     "steps": (STEPS, ["mean", "steps", "steps"]),
     "krylov": (KRYLOV, []),
 }
 """By name: tables of a study, and the kinds of its releases."""
-FAST = {(kind, "plain") for kind in ("moment", "prepared", "steps", "krylov")} | {("moment", "secure")}
+FAST = {(kind, "plain") for kind in ("covariance", "prepared", "steps", "krylov")} | {
+    ("covariance", "secure")
+}
 CASES = [(kind, "plain") for kind in KINDS if kind != "clipped, uncentred"]
 CASES += [(kind, "secure") for kind in KINDS if kind not in ("steps", "krylov")]
 
@@ -152,13 +153,13 @@ def test_cut_short_altered_or_of_other_questions_a_round_is_asked_again(tmp_path
 
 
 LOST: dict[str, tuple[dict[str, Any], str]] = {
-    "moment": ({}, "moment"),
-    "prepared": (PREPARED, "moment"),
+    "covariance": ({}, "covariance"),
+    "prepared": (PREPARED, "covariance"),
     "krylov": (KRYLOV, "steps"),
     "drift": (DRIFT, "steps"),
     "steps": (STEPS, "steps"),
     "clipped": (CLIPPED, "product 1"),
-    "secure": ({}, "moment"),
+    "secure": ({}, "covariance"),
 }
 """By name: a study's tables, and the kind of the rounds from which its result comes."""
 
@@ -187,7 +188,7 @@ def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(m
     result = run.result
     if mode == "prepared":
         result.save(tmp_path / "result")
-        result = read_result(tmp_path / "result")
+        result = load(tmp_path / "result")
         assert f"<h1>{result.headline}</h1>" in (tmp_path / "result" / "report.html").read_text()
     assert result.silo_sizes == {"north": SIZES["north"], "east": SIZES["east"]}
     assert result.n_samples == SIZES["north"] + SIZES["east"]
@@ -197,7 +198,7 @@ def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(m
     assert "rows, without south" in repr(result)
 
 
-@pytest.mark.parametrize("tables", [PREPARED, {}], ids=["prepared", "moment"])
+@pytest.mark.parametrize("tables", [PREPARED, {}], ids=["prepared", "covariance"])
 def test_a_study_asked_again_while_a_silo_is_away_charges_nothing(tables, tmp_path):
     """Other questions are refused; the same ones are answered from the ledgers."""
     study = write_study(tmp_path, **tables, rounds={"min_silos": 2})
@@ -221,11 +222,11 @@ def test_a_moment_that_is_kept_gives_the_same_numbers_also_where_their_count_is_
     terms |= secure_tables(tmp_path, epsilon=50.0) if aggregation == "secure" else {}
     study = write_study(tmp_path, **terms)
     run = run_study(study, tmp_path, cap=200.0)
-    moment = read_moment(tmp_path / "result")
-    model = FedPCA(study.options.n_components, standardize=False).fit_moment(moment)
+    release = load(tmp_path / "result").release
+    model = FedPCA(study.options.n_components, standardize=False).fit_covariance(release)
     assert np.array_equal(model.components_, run.result.components)
     assert run.result.determined[0]
-    assert moment.record.federation.agreement == study.digest
+    assert release.record.federation.agreement == study.digest
 
 
 def write_visits(path: Path, name: str) -> None:
@@ -285,7 +286,7 @@ def test_a_silo_applies_the_rules_of_the_study_to_its_own_table(tmp_path):
         assert node.moment.source.columns == FEATURES
     patients.loc[3, "seen"], patients.loc[4, "age"] = "Zaphod", np.nan
     patients.to_csv(tmp_path / "north.csv", index=False)
-    refused = pytest.raises(CellError, match=r"(?s)got 2 problems in 1 table.*column 'seen' must hold dates")
+    refused = pytest.raises(CellError, match=r"(?s)cells of 2 columns in 1 table.*'seen'")
     with refused as caught, open_silo(study, own):
         pass
     assert "Zaphod" not in str(caught.value)
@@ -328,7 +329,7 @@ ANALYSED = {
     "ratings": (
         RATINGS,
         write_ratings,
-        FedMoment(epsilon=math.inf, center=False, codebook=BOOK),
+        FedCovariance(epsilon=math.inf, center=False, codebook=BOOK),
         Completion(1),
     ),
     "network": (
@@ -343,13 +344,13 @@ ANALYSED = {
 @pytest.mark.parametrize("subject", ANALYSED)
 def test_what_a_study_leaves_is_analysed_as_what_a_fit_leaves(subject, tmp_path):
     tables, write, model, analysis = ANALYSED[subject]
-    study = write_study(tmp_path, **tables, privacy=EXACT, solver={"solver": "moment"})
+    study = write_study(tmp_path, **tables, privacy=EXACT, solver={"solver": "upload"})
     run_study(study, tmp_path, write=write)
-    moment = read_moment(tmp_path / "result")
-    central = model.fit_silos({name: tmp_path / f"{name}.csv" for name in SIZES}).moment_
-    assert moment.silo_sizes == central.silo_sizes
-    assert np.abs(moment.pooled.moment - central.pooled.moment).max() < 1e-8
-    analysis.fit(moment)
+    release = load(tmp_path / "result").release
+    central = model.fit_silos({name: tmp_path / f"{name}.csv" for name in SIZES}).release_
+    assert release.silo_sizes == central.silo_sizes
+    assert np.abs(release.pooled.covariance - central.pooled.covariance).max() < 1e-8
+    analysis.fit(release)
     check_made_up(study, tmp_path)
 
 

@@ -14,7 +14,7 @@ from nvflare.lighter.utils import verify_cert_chain
 from studies import write_silo, write_study
 
 from fedpower.cli import main
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS, kits
 from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.kits import Authority, Kit, Request, accept, ask, days_left, fingerprint

@@ -295,7 +295,7 @@ def test_persons_with_a_secure_sum_are_rehearsed_with_one_command_and_analysed(t
     keys = [f"--identity={name}={key.public}" for name, key in KEYS.items()]
     init_study(tmp_path, "--epsilon=50", "--unit=patient_id", *keys)
     record, found, said = rehearse(tmp_path)
-    assert "round 2 (moment): 3 answered" in said
+    assert "round 2 (covariance): 3 answered" in said
     assert record["study"]["terms"]["aggregation"] == "secure"
     assert record["n_samples"] == 25 * sum(SIZES.values())
     assert record["privacy"]["unit"] == "one person of one silo"

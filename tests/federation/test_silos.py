@@ -35,7 +35,7 @@ from studies import (
 
 from federations import ASK_MOMENT
 from fedpower.cli import main
-from fedpower.errors import FedpowerError, InputError, LedgerError, ProtocolError
+from fedpower.exceptions import FedpowerError, InputError, LedgerError, ProtocolError
 from fedpower.federation import vault as vault_module
 from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.isolation import available, separation
@@ -295,15 +295,15 @@ def test_an_exact_study_needs_no_ledger_and_answers_for_the_rows_that_were_check
     silo = write_silo(tmp_path, cap=None)
     with open_silo(study, silo) as node:
         assert (node.ledger, node.affordable) == (None, True)
-        expected = node.silo.answer(question(study, AskMoment(label="moment"))).body
+        expected = node.silo.answer(question(study, AskMoment(label="covariance"))).body
     with open_silo(study, silo) as node:
         write_rows(tmp_path / "north.csv", silo_rows("south"))
-        again = node.silo.answer(question(study, AskMoment(label="moment"))).body
+        again = node.silo.answer(question(study, AskMoment(label="covariance"))).body
     assert isinstance(expected, MomentPart)
     np.testing.assert_array_equal(again.values, expected.values)
 
 
-NOISES: dict[str, Any] = {"moment": ASK_MOMENT, "step": AskMoment(label="mean")}
+NOISES: dict[str, Any] = {"covariance": ASK_MOMENT, "step": AskMoment(label="mean")}
 """By noise of a study: a question that is charged."""
 
 

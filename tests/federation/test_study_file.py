@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from studies import COLUMNS, CONTENT, EXACT, write_study
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.federation.study_file import TABLES, read_study, to_toml
 from fedpower.options import FLAT
 
@@ -152,8 +152,8 @@ def test_the_study_that_silos_hold_questions_against_is_bound_to_the_file(tmp_pa
     terms, _, choice = study.terms()
     assert terms.agreement == study.digest
     assert terms.columns == COLUMNS
-    assert (terms.epsilon, terms.delta, terms.noise) == (1.0, 1e-6, "moment")
-    assert choice.solver == "moment"
+    assert (terms.epsilon, terms.delta, terms.noise) == (1.0, 1e-6, "covariance")
+    assert choice.solver == "upload"
     later = write_study(tmp_path, rounds={"deadline": 61.0})
     assert later.terms()[0].digest != terms.digest
     assert later.terms()[0].moment_terms == terms.moment_terms  # and yet the release is shared

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from federations import CASES, Party, coordinator_of, parties_of, result_bytes
-from fedpower.errors import ProtocolError
+from fedpower.exceptions import ProtocolError
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import decode, decode_as, encode
 

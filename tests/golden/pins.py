@@ -49,7 +49,7 @@ def studies() -> dict[str, Any]:
 
 FITS: dict[str, dict[str, Any]] = {
     "exact": {"epsilon": math.inf},
-    "moment": {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0},
+    "covariance": {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0},
     "step": {
         "epsilon": 2.0, "delta": 1e-6, "row_norm": 12.0, "noise": "step", "center": False,
         "standardize": False,
@@ -124,7 +124,7 @@ def amounts() -> dict[str, Any]:
                 "epsilon of half of mu": epsilon_of(mu / 2, delta),
                 "epsilon of twice mu": epsilon_of(2 * mu, delta),
             }
-    for mode in ("moment", "step", "paper"):
+    for mode in ("covariance", "step", "paper"):
         budget = priced(mode, n_steps=6, center=True)
         reported[f"{mode} of 20 columns"] = {
             "mu": budget.study_mu,

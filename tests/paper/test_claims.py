@@ -23,7 +23,7 @@ pytestmark = pytest.mark.reproduce
 
 QUICK = Settings(quick=True, repetitions=2)
 PLAIN = Curve(figure="3", panels=("a",), model="I")
-MOMENT = replace(PLAIN, noise="moment", epsilon=0.5)
+COVARIANCE = replace(PLAIN, noise="covariance", epsilon=0.5)
 
 
 def run(*curves: Curve, n_jobs: int = 1, repetition: int = 0) -> list[Run]:
@@ -50,7 +50,11 @@ def test_without_noise_a_round_at_every_step_is_central_power_iteration():
 
 def test_the_outcome_does_not_depend_on_threads_or_on_what_runs_beside():
     curves = [PLAIN, *(replace(PLAIN, noise=noise, epsilon=0.5) for noise in ("paper", "step"))]
-    curves += [MOMENT, replace(MOMENT, solver="krylov", local_steps=1), replace(MOMENT, epsilon=1.0)]
+    curves += [
+        COVARIANCE,
+        replace(COVARIANCE, solver="krylov", local_steps=1),
+        replace(COVARIANCE, epsilon=1.0),
+    ]
     together = run(*curves, n_jobs=3)
     for place, curve in enumerate(curves):
         (alone,) = run(curve)
@@ -70,10 +74,10 @@ def test_the_paper_s_numbers_reach_the_solver():
     assert isinstance(settings, KrylovSettings)
     assert (settings.n_steps, settings.n_participants, study.iteration_rank) == (10, None, 5)
     for model in ("I", "II"):
-        default = replace(MOMENT, solver="default", model=model)
+        default = replace(COVARIANCE, solver="default", model=model)
         study, settings = terms_of(default, PAPER[model], sizes)
         assert isinstance(settings, UploadSettings)
-        assert (study.noise, study.center) == ("moment", False)
+        assert (study.noise, study.center) == ("covariance", False)
 
 
 CLAIMS = {claim.name: claim for claim in [*paper_claims(SETTINGS), *own_claims(SETTINGS)]}

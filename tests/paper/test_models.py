@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.linalg import sin_theta
 from paper.models import TILE_NODES, Array, Model, spiked_covariance, stochastic_block
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from paper import communities
 from paper.__main__ import main
 from paper.settings import FIGURES as KNOWN

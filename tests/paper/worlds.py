@@ -15,11 +15,11 @@ SHRINKS = 0.3
 FINAL = {
     ("fedpower", "paper"): 0.2,
     ("fedpower", "step"): 0.02,
-    ("fedpower", "moment"): 0.006,
+    ("fedpower", "covariance"): 0.006,
     ("krylov", "step"): 0.009,
-    ("krylov", "moment"): 0.006,
-    ("moment", "moment"): 0.006,
-    ("default", "moment"): 0.006,
+    ("krylov", "covariance"): 0.006,
+    ("upload", "covariance"): 0.006,
+    ("default", "covariance"): 0.006,
 }
 Twist = Callable[[Curve, float], float]
 """From a curve and its error (or misalignment) to another."""
@@ -53,7 +53,7 @@ def world(error: Twist = _as_it_is, misalignment: Twist = _as_it_is) -> Table:
 
 
 def _steps(curve: Curve) -> list[int]:
-    if curve.solver in ("moment", "default"):
+    if curve.solver in ("upload", "default"):
         return [40]
     if curve.solver == "krylov":
         return list(range(4, 41, 4))
@@ -63,7 +63,7 @@ def _steps(curve: Curve) -> list[int]:
 
 def _error(curve: Curve, step: int) -> float:
     if curve.figure == "rows":
-        return min(1.0, {"paper": 40.0, "step": 8.0, "moment": 1.5}[curve.noise] / curve.copies)
+        return min(1.0, {"paper": 40.0, "step": 8.0, "covariance": 1.5}[curve.noise] / curve.copies)
     start = 0.9 * SHRINKS**step
     if curve.noise == "none":
         return start + (2e-4 * curve.local_steps if _biased(curve) else 0.0)
@@ -116,7 +116,7 @@ TRUE: dict[str, dict[str, Twist]] = {
     "printed-noise-drowns": {"error": lambda curve, value: 0.99 if curve.noise == "paper" else value},
     # 2% of jitter is too much for a bound of 2%: the jitter is taken out.
     "krylov-is-at-the-floor-after-4-rounds": {
-        "error": lambda curve, value: 0.006 if curve.noise == "moment" else value
+        "error": lambda curve, value: 0.006 if curve.noise == "covariance" else value
     },
 }
 """The same for worlds in which a claim is true, where it is not so in the plain one."""

@@ -15,7 +15,7 @@ fork = multiprocessing.get_context("fork")
 
 def ask(ledger: Ledger, key: str = "k", payload: bytes | Callable[[], bytes] = SECRET, **terms) -> bytes:
     content = payload if callable(payload) else lambda: payload
-    given = {"purpose": "moment", "study": "s", "mu": 0.1} | terms
+    given = {"purpose": "covariance", "study": "s", "mu": 0.1} | terms
     return ledger.release(key=key, payload=content, **given)
 
 

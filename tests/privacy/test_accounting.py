@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from budgets import moment_bound, priced
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.privacy.accounting import _DELTA_MARGIN as DELTA_MARGIN
 from fedpower.privacy.accounting import _log_delta as log_delta
 from fedpower.privacy.accounting import (
@@ -22,7 +22,7 @@ from fedpower.privacy.accounting import (
     multiplier_of,
     noise_std,
 )
-from fedpower.privacy.budget import MOMENT, PRODUCT
+from fedpower.privacy.budget import COVARIANCE, PRODUCT
 from fedpower.privacy.sensitivity import moved_by_row
 from fedpower.protocol.study import FREE_ORDER_ROWS, PANEL_ROWS, longest_sum
 from fedpower.rows.opening import open_source
@@ -123,7 +123,7 @@ def moved(budget, n_rows, center_norm=0.0):
     return math.sqrt(budget.step_sensitivity(n_rows, center_norm).squared)
 
 
-MODES = [(mode, center) for mode in ("paper", "step", "moment") for center in (False, True)]
+MODES = [(mode, center) for mode in ("paper", "step", "covariance") for center in (False, True)]
 
 
 @pytest.mark.parametrize(("mode", "center"), MODES)
@@ -190,8 +190,8 @@ def test_up_to_131072_rows_any_order_of_summation_is_covered_and_beyond_it_that_
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("s", [10**3, 10**8, 10**12])
 def test_a_noised_moment_has_the_ideal_noise_however_many_rows_there_are(s, center):
-    budget = priced("moment", n_features=100, center=center)
-    ideal = budget.price(MOMENT).multiplier * moment_bound(s, center=center)
+    budget = priced("covariance", n_features=100, center=center)
+    ideal = budget.price(COVARIANCE).multiplier * moment_bound(s, center=center)
     assert budget.std(s) == pytest.approx(ideal, rel=1e-11 if s < 2**22 else 1e-4)
     assert budget.std(s) >= ideal * (1 - 1e-12)
 
@@ -203,7 +203,7 @@ def hard_rows(s, d, seed):
     return X
 
 
-@pytest.mark.parametrize("kind", ["moment", "product"])
+@pytest.mark.parametrize("kind", ["covariance", "product"])
 def test_what_the_data_layer_computes_is_within_half_the_slack_of_the_truth(kind):
     s, d = 150_000, 4
     X = hard_rows(s, d, 0)
@@ -230,8 +230,10 @@ def test_the_paper_mode_is_theorem_2_as_printed_and_needs_nine_times_the_noise_o
     printed = 2 * math.sqrt(5) / 1e5 * math.sqrt(10 / 200)
     assert noise_std("paper", **loose) == pytest.approx(printed, rel=1e-12)
     assert noise_std("paper", **TRIAL) >= 9 * noise_std("step", **TRIAL)
-    assert noise_std("paper", **TRIAL) >= 20 * noise_std("moment", **TRIAL) * math.sqrt(101 / 200)  # d = 100
-    for mode in ("paper", "step", "moment"):
+    assert noise_std("paper", **TRIAL) >= 20 * noise_std("covariance", **TRIAL) * math.sqrt(
+        101 / 200
+    )  # d = 100
+    for mode in ("paper", "step", "covariance"):
         assert noise_std(mode, **TRIAL | {"epsilon": math.inf}) == 0.0
         budget = priced(mode, epsilon=0.5, delta=1e-4, iteration_rank=5)
         assert budget.std(TRIAL["n_rows"]) == pytest.approx(noise_std(mode, **TRIAL), rel=1e-4)
@@ -239,9 +241,9 @@ def test_the_paper_mode_is_theorem_2_as_printed_and_needs_nine_times_the_noise_o
 
 def test_a_moment_is_charged_once_and_needs_root_two_more_than_one_step_of_rank_one():
     one = TRIAL | {"n_steps": 1, "iteration_rank": 1}
-    assert noise_std("moment", **one) == pytest.approx(math.sqrt(2) * noise_std("step", **one))
+    assert noise_std("covariance", **one) == pytest.approx(math.sqrt(2) * noise_std("step", **one))
     more = TRIAL | {"n_steps": 1000, "iteration_rank": 50}
-    assert noise_std("moment", **more) == noise_std("moment", **TRIAL)
+    assert noise_std("covariance", **more) == noise_std("covariance", **TRIAL)
 
 
 def test_the_default_delta_is_well_below_one_over_n():

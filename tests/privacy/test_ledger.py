@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from ledgers import DELTA, EPSILON, SECRET, ask
 
-from fedpower.errors import BudgetError, InputError, LedgerError
+from fedpower.exceptions import BudgetError, InputError, LedgerError
 from fedpower.privacy import ledger as module
 from fedpower.privacy.accounting import epsilon_of, mu_of
 from fedpower.privacy.ledger import DataVersion, Ledger

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from ledgers import KILLED, SECRET, ask, die, fork, killed_at_commit, run
 
-from fedpower.errors import BudgetError, LedgerError
+from fedpower.exceptions import BudgetError, LedgerError
 from fedpower.privacy.accounting import mu_of
 from fedpower.privacy.ledger import Ledger
 

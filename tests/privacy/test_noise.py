@@ -15,9 +15,9 @@ from scipy import stats
 
 from budgets import moment_bound, priced
 from fedpower import native
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.privacy import noise
-from fedpower.privacy.budget import MOMENT
+from fedpower.privacy.budget import COVARIANCE
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise, gaussian_integers
 from fedpower.privacy.sensitivity import (
     MEAN_WEIGHT,
@@ -201,7 +201,7 @@ def test_the_compiled_loop_gives_the_integers_that_numpy_makes_of_the_same_words
 
 # --- what silos add: scales, rounding that is paid for, and shares of a secure sum ----------------------
 
-BUDGET = priced("moment", n_features=5, n_sharing=20)
+BUDGET = priced("covariance", n_features=5, n_sharing=20)
 
 
 def std_of(budget, sizes):
@@ -303,7 +303,7 @@ def test_shares_of_any_sum_are_the_least_that_the_honest_silos_reach_the_noise_w
 
 def test_the_sum_of_m_shares_is_as_noisy_as_a_curator_but_for_the_colluders_whatever_their_sizes():
     for sizes in ([1000] * 20, [1, *[2000] * 18, 7999]):
-        curator = moment_bound(sum(sizes)) * BUDGET.price(MOMENT).multiplier
+        curator = moment_bound(sum(sizes)) * BUDGET.price(COVARIANCE).multiplier
         assert std_of(BUDGET, sizes) == pytest.approx(curator * math.sqrt(20 / 19), rel=1e-6)
     even, *others = (BUDGET.moment_noise(s) for s in ((500,) * 4, (1997, 1, 1, 1), (1, 1, 1997, 1)))
     assert others == [even, even]
@@ -314,20 +314,20 @@ def test_the_sum_of_m_shares_is_as_noisy_as_a_curator_but_for_the_colluders_what
 @pytest.mark.parametrize("sizes", [[1, 1], [2**22], [10**9] * 10, [2**30] * 1000])
 def test_the_ring_holds_every_sum_for_next_to_no_noise(center, epsilon, sizes):
     sizes = [*sizes, 1]
-    budget = priced("moment", n_features=100, n_sharing=20, epsilon=epsilon, center=center)
+    budget = priced("covariance", n_features=100, n_sharing=20, epsilon=epsilon, center=center)
     noise = budget.moment_noise(tuple(sizes))
     n, m = sum(sizes), len(sizes)
     for group, scale, power in zip(noise.sensitivity.groups, noise.scales, noise.exponents, strict=True):
         rounded = sum(math.ceil(s * group.most * Fraction(2) ** power) for s in sizes)
         assert rounded + m * 14 * scale < 2**63
     assert (min(noise.exponents) >= 0) == (n <= 2**21)
-    curator = moment_bound(n, center=center) * budget.price(MOMENT).multiplier
+    curator = moment_bound(n, center=center) * budget.price(COVARIANCE).multiplier
     assert std_of(budget, sizes) == pytest.approx(curator * math.sqrt(m / (m - 1)), rel=2e-4)
     assert std_of(budget, sizes) >= curator * math.sqrt(m / (m - 1)) * (1 - 1e-12)
 
 
 def test_slack_counts_the_integers_of_every_silo():
-    alone = priced("moment", n_features=5)
+    alone = priced("covariance", n_features=5)
     assert BUDGET.distance == 21 * alone.distance
     assert BUDGET.slack_delta == pytest.approx(21 * alone.slack_delta)
     assert BUDGET.total_mu <= alone.total_mu
@@ -348,9 +348,9 @@ def unit(most=1):
         (lambda: noise_for(unit(), 4.0, (2**100, 5), 1), r"2\*\*62|at least 1024"),
         (lambda: noise_for(unit(), 4.0, (5,), 1), "more silos than the 1 that may collude, got 1"),
         (lambda: BUDGET.moment_noise((100,)), "more silos than the 1 that may collude, got 1"),
-        (lambda: priced("moment", n_features=5, n_sharing=20, center=True).moment_noise((2**60, 2**60)),
+        (lambda: priced("covariance", n_features=5, n_sharing=20, center=True).moment_noise((2**60, 2**60)),
          r"must stay within 2\*\*62 whole numbers"),
-        (lambda: priced("moment", n_features=5, n_sharing=2, epsilon=60.0).moment_noise((2**48,) * 16),
+        (lambda: priced("covariance", n_features=5, n_sharing=2, epsilon=60.0).moment_noise((2**48,) * 16),
          "at least 1024 lattice steps wide"),
     ],
 )  # fmt: skip

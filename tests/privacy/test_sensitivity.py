@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from budgets import moment_bound, priced
-from fedpower.errors import InputError, ProtocolError
+from fedpower.exceptions import InputError, ProtocolError
 from fedpower.linalg import orth
 from fedpower.privacy.accounting import mu_of
 from fedpower.privacy.budget import Outlook, shares_of
@@ -56,7 +56,7 @@ def difference(x, y):
 
 def test_the_bounds_are_attained_by_unit_rows_and_the_paper_s_is_root_2r_times_as_large():
     first, second, *_ = np.eye(4)
-    assert np.linalg.norm(difference(first, second)) == pytest.approx(moved_by_row("moment"), rel=1e-15)
+    assert np.linalg.norm(difference(first, second)) == pytest.approx(moved_by_row("covariance"), rel=1e-15)
     assert np.linalg.norm(first + first) == moved_by_row("mean")
     for r in (1, 2, 3):
         moved = np.linalg.norm(difference(first, second) @ np.eye(4, r))
@@ -72,14 +72,14 @@ def test_random_neighbours_never_exceed_the_bounds(d):
     rng = np.random.default_rng(d)
     for x, y, center in zip(ball(rng, 200, d), ball(rng, 200, d), rng.normal(size=(200, d)), strict=True):
         D = difference(x, y)
-        assert np.linalg.norm(D) <= moved_by_row("moment") + 1e-14
+        assert np.linalg.norm(D) <= moved_by_row("covariance") + 1e-14
         assert np.linalg.norm(D, 2) <= moved_by_row("product", 1) + 1e-14
         for r in range(1, min(d, 4) + 1):
             Z = np.linalg.qr(rng.normal(size=(d, r)))[0]
             assert np.linalg.norm(D @ Z) <= moved_by_row("product", r) + 1e-14
         change = difference(x - center, y - center)  # about a centre the bound grows with the rows
         both = math.hypot(float(np.linalg.norm(change)), float(np.trace(change)))
-        assert both <= moved_by_row("moment") * (1 + np.linalg.norm(center)) ** 2 * (1 + 1e-12)
+        assert both <= moved_by_row("covariance") * (1 + np.linalg.norm(center)) ** 2 * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("d", [1, 2, 7])
@@ -167,8 +167,8 @@ def test_scales_are_the_least_whole_numbers_of_the_theorem(multiplier, weight):
 
 
 def test_the_rounding_slack_is_negligible_for_common_sizes_and_smaller_in_blocks():
-    assert rounding_slack(100_000, 100) < 2e-6 * moved_by_row("moment") / 100_000
-    assert rounding_slack(10**8, 100, longest_sum=20_000) < 1e-3 * moved_by_row("moment") / 10**8
+    assert rounding_slack(100_000, 100) < 2e-6 * moved_by_row("covariance") / 100_000
+    assert rounding_slack(10**8, 100, longest_sum=20_000) < 1e-3 * moved_by_row("covariance") / 10**8
     with pytest.raises(InputError, match="longest_sum must be below"):
         rounding_slack(2**52, 10)
 
@@ -190,7 +190,7 @@ def test_the_quantised_map_never_moves_more_than_what_is_paid_for(seed):
         A = M.T @ M / s
         low = np.tril_indices(d)
         flat = A[low] * np.where(low[0] == low[1], 1.0, math.sqrt(2))
-        return {"moment": flat, "product": (A @ Z).reshape(-1), "mean": M.mean(axis=0)}
+        return {"covariance": flat, "product": (A @ Z).reshape(-1), "mean": M.mean(axis=0)}
 
     before, after = maps(X), maps(Y)
     for name, found in before.items():
@@ -299,8 +299,8 @@ SHARES = (0.05, 0.03, 0.02, 0.08, 0.02)
 
 
 def test_preparation_and_moment_together_cost_what_one_release_would_and_each_stage_its_share():
-    made = priced("moment", n_features=5, center=True, preparation=SHARES)
-    parts = [made.price(kind).mu for kind in (*STAGES, "moment")]
+    made = priced("covariance", n_features=5, center=True, preparation=SHARES)
+    parts = [made.price(kind).mu for kind in (*STAGES, "covariance")]
     assert sum(mu**2 for mu in parts) == pytest.approx(made.total_mu**2, rel=1e-12)
     assert sum(mu**2 for mu in parts) <= made.total_mu**2
     assert made.mu(*STAGES) ** 2 == pytest.approx(0.2 * made.total_mu**2, rel=1e-12)

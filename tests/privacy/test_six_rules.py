@@ -21,13 +21,13 @@ from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA
 from fedpower.cli import main
 from fedpower.engines import inprocess
-from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import ClippingWarning
+from fedpower.exceptions import InputError
 from fedpower.privacy import noise
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol import silo as assembling
 
-MODES = pytest.mark.parametrize("mode", ["moment", "step", "paper"])
+MODES = pytest.mark.parametrize("mode", ["covariance", "step", "paper"])
 
 
 def silos(n_rows=120):
@@ -44,7 +44,7 @@ def noised_numbers(model):
     return np.concatenate([model.explained_variance_, model.components_.ravel(), model.mean_])
 
 
-@pytest.mark.parametrize("mode", ["moment", "step", "paper", "none"])
+@pytest.mark.parametrize("mode", ["covariance", "step", "paper", "none"])
 def test_the_same_random_state_never_gives_the_same_noise(mode):
     found = []
     for _ in range(2):
@@ -84,13 +84,13 @@ def test_no_parameter_of_the_estimator_can_carry_a_noise_source():
         with pytest.raises(InputError, match="noise must be a word or Noise"):
             FedPCA(2, codebook=CodeBook(row_norm=9.0), noise=source).fit_silos(silos())
     with pytest.raises(InputError, match="random_state must be a whole number, a RandomState or None"):
-        fit("moment", random_state=SeededNoiseForExperiments(1))
+        fit("covariance", random_state=SeededNoiseForExperiments(1))
 
 
 def test_a_federation_uses_the_system_s_noise_unless_an_experiment_says_otherwise(monkeypatch):
     made = []
     monkeypatch.setattr(assembling, "SystemNoise", lambda: made.append(1) or SystemNoise())
-    fit("moment")
+    fit("covariance")
     assert made
     assert inspect.signature(inprocess._run).parameters["noise"].default is None
 
@@ -131,7 +131,7 @@ TREATMENTS = {
 )
 @pytest.mark.parametrize("kind", ["array", "sparse", "csv"])
 @pytest.mark.parametrize("treatment", TREATMENTS)
-@pytest.mark.parametrize("mode", ["moment", "step"])
+@pytest.mark.parametrize("mode", ["covariance", "step"])
 def test_no_number_in_a_row_decides_whether_there_is_a_result(tmp_path, kind, treatment, mode, extremes):
     for place, chosen in enumerate(extremes):
         rows = silos(20)["a"]

@@ -17,7 +17,7 @@ from scipy import sparse
 from benchmarks.fits import fed_communities, fed_pca
 from budgets import spent
 from fedpower import FedPCA
-from fedpower.errors import LedgerError
+from fedpower.exceptions import LedgerError
 from fedpower.privacy import Ledger
 from fedpower.rows.opening import open_source, split_by_group
 from fedpower.rows.sql import SqlQuery

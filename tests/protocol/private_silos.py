@@ -18,14 +18,14 @@ EPSILON, DELTA = 1.0, 1e-6
 STEP = Study(
     columns=None, n_features=D, iteration_rank=R, noise="step", epsilon=EPSILON, delta=DELTA, n_steps=T
 )
-MOMENT = replace(STEP, noise="moment", n_steps=None)
+COVARIANCE = replace(STEP, noise="covariance", n_steps=None)
 PAPER = replace(STEP, noise="paper")
 
 
 def private_study(d: int, /, **terms: Any) -> Study:
     """Return a study of a moment about the mean, with all components."""
     usual = {"n_features": d, "iteration_rank": d, "center": True}
-    return replace(MOMENT, **usual | terms)
+    return replace(COVARIANCE, **usual | terms)
 
 
 def bounded_rows(n_rows: int = 300, seed: int = 0) -> Array:

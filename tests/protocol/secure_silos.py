@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.errors import ProtocolError
+from fedpower.exceptions import ProtocolError
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator, Round
@@ -45,7 +45,7 @@ def study_of(names: Iterable[str] = SIZES, **changes: Any) -> Study:
             columns=None,
             n_features=D,
             iteration_rank=K,
-            noise="moment",
+            noise="covariance",
             epsilon=EPSILON,
             delta=DELTA,
             aggregation="secure",
@@ -69,7 +69,7 @@ def cap(attempts: int) -> tuple[float, float]:
 
 
 def masked_moment(session: Any) -> AskQuery:
-    return AskQuery(index=0, label="moment", session=session)
+    return AskQuery(index=0, label="covariance", session=session)
 
 
 @dataclass

@@ -20,14 +20,14 @@ def released(moment: Array, std: float, rng: np.random.Generator) -> Pooled:
     """Return a moment with the noise of a release: ``std`` on the diagonal, √2 times less off it."""
     half = rng.standard_normal(moment.shape) * std / 2.0
     return Pooled(
-        moment=moment + half + half.T, center=None, total_variance=float(np.trace(moment)), noise_std=std
+        covariance=moment + half + half.T, center=None, total_variance=float(np.trace(moment)), noise_std=std
     )
 
 
 def directions_of(pooled: Pooled, *, gains: bool, cut: Array | None = None) -> tuple[Directions, Array]:
     rule = unit_variances(pooled.noise_std, ()) if gains else None
-    factor = np.ones(len(pooled.moment)) if rule is None else rule(np.diagonal(pooled.moment))
-    values, vectors = np.linalg.eigh(pooled.moment * np.outer(factor, factor))
+    factor = np.ones(len(pooled.covariance)) if rule is None else rule(np.diagonal(pooled.covariance))
+    values, vectors = np.linalg.eigh(pooled.covariance * np.outer(factor, factor))
     pairs = (values[::-1], vectors[:, ::-1])
     return moment_angles(pooled, RANK, pairs=pairs, gains=rule, cut=cut), pairs[1][:, :RANK]
 
@@ -99,7 +99,7 @@ def test_a_cut_widens_angles_and_leaves_those_of_noise():
 
 
 WAYS = {
-    "moment": {},
+    "covariance": {},
     "correlation": {"standardize": True},
     "secure": {"aggregation": "secure"},
     "krylov": {"solver": "krylov"},
@@ -118,7 +118,7 @@ def all_zero(way: dict[str, object], d: int) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("way", "d"), [*((way, 5) for way in WAYS), ("moment", 100), ("clipped", 100), ("step", 100)]
+    ("way", "d"), [*((way, 5) for way in WAYS), ("covariance", 100), ("clipped", 100), ("step", 100)]
 )
 def test_rows_of_zeros_determine_nothing_in_any_mode(way, d):
     assert min(all_zero(WAYS[way], d)) > DETERMINED

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from fedpower.errors import InputError, ProtocolError
+from fedpower.exceptions import InputError, ProtocolError
 from fedpower.linalg import sin_theta
 from fedpower.protocol import coordinator as driving
 from fedpower.protocol.coordinator import (

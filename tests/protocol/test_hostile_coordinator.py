@@ -16,9 +16,9 @@ import pytest
 from ledgers import KILLED, die, run
 from msgspec import structs
 from private_silos import (
+    COVARIANCE,
     DELTA,
     EPSILON,
-    MOMENT,
     STEP,
     D,
     R,
@@ -34,7 +34,7 @@ from private_silos import (
 from spoilt import NUMBERS, mutations
 
 from federations import ASK_MOMENT
-from fedpower.errors import LedgerError, ProtocolError
+from fedpower.exceptions import LedgerError, ProtocolError
 from fedpower.linalg import orth
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import (
@@ -58,7 +58,7 @@ from fedpower.sums.local import local_moment
 from problems import ArrayMoment
 
 GOOD = basis(0)
-both = pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
+both = pytest.mark.parametrize("study", [STEP, COVARIANCE], ids=["step", "covariance"])
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_the_study_s_hash_changes_with_any_of_its_terms():
         "center": True,
         "treatment": "x",
     }
-    private = {"epsilon": 1.1, "delta": 1e-7, "noise": "moment", "n_steps": 11}
+    private = {"epsilon": 1.1, "delta": 1e-7, "noise": "covariance", "n_steps": 11}
     studies = [EXACT, STEP, *(replace(STEP, **{name: value}) for name, value in (terms | private).items())]
     assert len({study.digest for study in studies}) == len(studies)
 
@@ -329,7 +329,7 @@ def marked(study):
     rows = np.random.default_rng(0).normal(size=(200, D))
     rows[17] = MARKER
     return local_moment(
-        open_source(rows), RowTreatment(row_norm=40_000.0), rank=R, steps=4, on_lattice=study is MOMENT
+        open_source(rows), RowTreatment(row_norm=40_000.0), rank=R, steps=4, on_lattice=study is COVARIANCE
     )
 
 
@@ -364,7 +364,7 @@ def odd_bytes(rng, study):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning")
-@pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
+@pytest.mark.parametrize("study", [STEP, COVARIANCE], ids=["step", "covariance"])
 def test_five_thousand_fuzzed_messages_get_nothing_that_was_not_agreed(study, marked, tmp_path, caplog):
     rng = random.Random(study.digest)
     caplog.set_level(logging.WARNING)
@@ -400,7 +400,7 @@ def test_five_thousand_fuzzed_messages_get_nothing_that_was_not_agreed(study, ma
             assert not np.any(np.isclose(np.abs(array), MARKER, rtol=1e-3))
 
 
-@pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
+@pytest.mark.parametrize("study", [STEP, COVARIANCE], ids=["step", "covariance"])
 def test_only_the_operator_s_exception_log_may_hold_details(study, marked, caplog):
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         silo = private_silo(study, ledger, moment=marked)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.protocol.messages import Member, Session
 from fedpower.protocol.secure import (
     COMPLETE_UP_TO,

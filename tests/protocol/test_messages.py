@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpower.errors import ProtocolError
+from fedpower.exceptions import ProtocolError
 from fedpower.protocol.messages import (
     MAGIC,
     AskMoment,
@@ -40,7 +40,7 @@ SESSION = Session(
 BODIES = [
     Enrol(),
     Enrolment(n_rows=10**12, n_features=0, data_version="2"),
-    *(AskMoment(label=label) for label in ("mean", "variances", "moment", "factor")),
+    *(AskMoment(label=label) for label in ("mean", "variances", "covariance", "factor")),
     MomentPart(values=Z[0], mean=Z[1], total_variance=1e300),
     MomentPart(values=np.zeros(0)),
     AskSteps(basis=Z, n_local_steps=2**64 - 1, center=Z[:, 0], shift=0.1, align="sign", pooled=Z, gains=Z[0]),

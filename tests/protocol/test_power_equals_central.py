@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from private_silos import DELTA, EPSILON, MOMENT, ask, private_silo
+from private_silos import COVARIANCE, DELTA, EPSILON, ask, private_silo
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.linalg import orth, sin_theta
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
@@ -190,7 +190,7 @@ def test_every_silo_must_be_heard_and_the_rank_known():
 def test_in_moment_mode_it_is_post_processing():
     plain = private_silos.steps(0, 3)
     with Ledger.in_memory(EPSILON, DELTA, silo="north") as ledger:
-        silo = private_silo(MOMENT, ledger)
+        silo = private_silo(COVARIANCE, ledger)
         for body in (plain, replace(plain, pooled=private_silos.basis(1))):
             assert isinstance(ask(silo, body), LocalSteps)
             assert ledger.spent().n_releases == 1

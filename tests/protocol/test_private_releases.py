@@ -11,9 +11,9 @@ import pytest
 from dp_accounting import pld
 from msgspec import structs
 from private_silos import (
+    COVARIANCE,
     DELTA,
     EPSILON,
-    MOMENT,
     PAPER,
     STEP,
     D,
@@ -30,7 +30,7 @@ from scipy import stats
 
 from budgets import moment_bound
 from federations import ASK_MOMENT
-from fedpower.errors import BudgetError, InputError
+from fedpower.exceptions import BudgetError, InputError
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import moved_by_row
@@ -45,7 +45,7 @@ from fedpower.sums.local import KernelChoice, LocalMoment
 from problems import ArrayMoment
 
 WHOLE = AskSteps(basis=read_only(np.eye(D)), n_local_steps=1)
-CENTRED = [replace(study, center=True) for study in (STEP, MOMENT)]
+CENTRED = [replace(study, center=True) for study in (STEP, COVARIANCE)]
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def noised(monkeypatch):
 
     def record(query, study, sizes):
         noise = noise_of(query, study, sizes)
-        unit = sizes[0] * SIDE**2 if query.label == "moment" else 1
+        unit = sizes[0] * SIDE**2 if query.label == "covariance" else 1
         step = 2.0 ** -noise.exponents[0]
         moved = math.sqrt(noise.sensitivity.squared)
         if noise.sensitivity.real:
@@ -78,7 +78,7 @@ def noised(monkeypatch):
 def ask_everything(study, ledger, **how):
     silo = private_silo(study, ledger, **how)
     questions = [AskMoment(label="mean")] if study.center else []
-    questions += [steps(seed) for seed in range(1 if study.noise == "moment" else T)]
+    questions += [steps(seed) for seed in range(1 if study.noise == "covariance" else T)]
     return [ask(silo, question) for question in questions]
 
 
@@ -97,7 +97,7 @@ def epsilon_by_pld(made, delta, *, pessimistic):
 
 
 @pytest.mark.parametrize(
-    ("study", "epsilon"), [*zip((STEP, MOMENT, *CENTRED), (0.5, 4.0, 4.0, 0.5), strict=True)]
+    ("study", "epsilon"), [*zip((STEP, COVARIANCE, *CENTRED), (0.5, 4.0, 4.0, 0.5), strict=True)]
 )
 def test_another_accountant_finds_the_epsilon_that_was_asked(study, epsilon, noised):
     study = replace(study, epsilon=epsilon)
@@ -114,13 +114,13 @@ def test_another_accountant_finds_the_epsilon_that_was_asked(study, epsilon, noi
     assert spent == pytest.approx(epsilon, rel=1e-6)
 
 
-@pytest.mark.parametrize("study", [STEP, PAPER, MOMENT, *CENTRED], ids=lambda s: s.digest[:6])
+@pytest.mark.parametrize("study", [STEP, PAPER, COVARIANCE, *CENTRED], ids=lambda s: s.digest[:6])
 def test_the_sensitivity_paid_for_is_the_theorem_s_and_more(study, noised, ledger):
     ask_everything(study, ledger)
     s = len(bounded_rows())
     mean, product = moved_by_row("mean") / s, moved_by_row("product", R) / s
     least = [mean] * study.center + [product] * T
-    if study.noise == "moment":
+    if study.noise == "covariance":
         least = [moment_bound(s, center=study.center)]
     for bound, release in zip(least, noised, strict=True):
         assert bound * (1 - 1e-15) < release.sensitivity < bound * (1 + 1e-6)
@@ -140,7 +140,7 @@ def test_released_numbers_are_multiples_of_the_lattice_s_spacing(study, noised, 
 
 def test_a_released_moment_is_symmetric_with_half_the_variance_off_the_diagonal():
     source = SeededNoiseForExperiments(3)
-    study = replace(MOMENT, iteration_rank=D)
+    study = replace(COVARIANCE, iteration_rank=D)
     exact = ArrayMoment(bounded_rows()).moment()
     seen = []
     for _ in range(40):
@@ -181,7 +181,7 @@ def test_about_a_centre_the_noise_grows_with_the_rows(noised, ledger):
 
 
 def test_a_noised_moment_serves_every_question_after_it_for_nothing_also_about_a_centre(noised, ledger):
-    study = replace(MOMENT, center=True, iteration_rank=D)
+    study = replace(COVARIANCE, center=True, iteration_rank=D)
     center = read_only(np.linspace(-0.1, 0.1, D))
     silo = private_silo(study, ledger)
     S, m = ask(silo, WHOLE).product, ask(silo, AskMoment(label="mean")).mean
@@ -200,16 +200,16 @@ def test_a_noised_moment_serves_every_question_after_it_for_nothing_also_about_a
 def test_studies_of_other_rank_share_a_moment_and_those_of_other_terms_do_not():
     others = {"epsilon": 0.5}, {"delta": 1e-7}, {"center": True}, {"treatment": "another bound"}
     with Ledger.in_memory(10.0, DELTA) as ledger:
-        first = ask(private_silo(MOMENT, ledger), steps(0)).product
-        again = ask(private_silo(replace(MOMENT, iteration_rank=3), ledger), steps(0)).product
+        first = ask(private_silo(COVARIANCE, ledger), steps(0)).product
+        again = ask(private_silo(replace(COVARIANCE, iteration_rank=3), ledger), steps(0)).product
         assert np.array_equal(first, again)
         for place, change in enumerate(others):
             assert ledger.spent().n_releases == 1 + place
-            other = ask(private_silo(replace(MOMENT, **change), ledger), steps(0)).product
+            other = ask(private_silo(replace(COVARIANCE, **change), ledger), steps(0)).product
             assert not np.any(other == first)
 
 
-@pytest.mark.parametrize("study", [STEP, MOMENT])
+@pytest.mark.parametrize("study", [STEP, COVARIANCE])
 def test_a_study_that_cannot_be_paid_to_the_end_is_refused_before_it_begins(study):
     with Ledger.in_memory(0.5, DELTA, silo="north") as ledger:
         releases = private_silo(study, ledger).releases
@@ -225,7 +225,7 @@ class Unreadable(ArrayMoment):
     product = moment = mean = trace = sums = _fail
 
 
-@pytest.mark.parametrize("study", [STEP, MOMENT])
+@pytest.mark.parametrize("study", [STEP, COVARIANCE])
 def test_sentences_about_rows_stay_with_the_operator(study, caplog, ledger):
     silo = private_silo(study, ledger, moment=Unreadable(bounded_rows()))
     answer = ask(silo, steps(0))
@@ -312,5 +312,5 @@ def test_a_table_replaced_after_its_rows_were_counted_costs_and_gives_nothing(tm
     moment = rows_in(path, on_lattice=True)
     assert moment.n_rows == 300
     write(path, few())
-    assert refused(ask(private_silo(MOMENT, ledger, moment=moment), body))
+    assert refused(ask(private_silo(COVARIANCE, ledger, moment=moment), body))
     assert ledger.spent().n_releases == 0

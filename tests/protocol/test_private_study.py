@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, R, T, bounded_rows, private_silo
+from private_silos import COVARIANCE, DELTA, EPSILON, PAPER, STEP, R, T, bounded_rows, private_silo
 
 from budgets import moment_bound
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Coordinator, Round, drive, in_turn
@@ -35,7 +35,7 @@ def rounds(*step_numbers, answers=4, kind="steps"):
 
 
 def upload(names=SIZES):
-    (each,) = rounds(1, kind="moment")
+    (each,) = rounds(1, kind="covariance")
     each.answers = dict.fromkeys(names)
     return [each]
 
@@ -57,9 +57,9 @@ def test_the_paper_s_statement_says_what_its_noise_really_gives():
 
 @pytest.mark.parametrize("center", [False, True])
 def test_the_public_sees_one_over_root_m_of_it_where_moments_are_summed(center):
-    stated, coordinator, public = state(replace(MOMENT, center=center), asked=upload())
+    stated, coordinator, public = state(replace(COVARIANCE, center=center), asked=upload())
     assert public.mu == pytest.approx(coordinator.mu / 2, rel=1e-6)
-    slack = replace(MOMENT, center=center).budget.slack_delta
+    slack = replace(COVARIANCE, center=center).budget.slack_delta
     assert public.epsilon == epsilon_of(public.mu, DELTA - 5 * slack)
     assert public.epsilon < coordinator.epsilon / 2
     assert SMOOTHED in stated.assumptions
@@ -68,7 +68,7 @@ def test_the_public_sees_one_over_root_m_of_it_where_moments_are_summed(center):
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("sizes", [[300, 300], [50, 200, 1000], [7, 9000]])
 def test_the_public_s_mu_covers_the_worst_row_of_any_silo(center, sizes):
-    study = replace(MOMENT, center=center)
+    study = replace(COVARIANCE, center=center)
     budget, n = study.budget, sum(sizes)
     std = math.hypot(*(s / n * budget.std(s) for s in sizes))
     worst = max(s / n * moment_bound(s, center=center) / std for s in sizes)
@@ -84,21 +84,21 @@ def test_the_public_s_mu_covers_the_worst_row_of_any_silo(center, sizes):
         rounds(2, 4),
         rounds(1, 2, 5),
         rounds(1, 2),
-        rounds(1, kind="moment", answers=3),
-        rounds(1, 2, kind="moment"),
+        rounds(1, kind="covariance", answers=3),
+        rounds(1, 2, kind="covariance"),
         [*rounds(0, answers=2, kind="mean"), *rounds(1)],
     ],
     ids=[*("local steps", "local steps at the end", "products", "a dropout", "two sums"), "a mean of some"],
 )
 def test_where_single_silos_show_through_the_public_gets_the_coordinator_s_epsilon(asked):
-    _, coordinator, public = state(MOMENT, asked=asked)
+    _, coordinator, public = state(COVARIANCE, asked=asked)
     assert public.epsilon == coordinator.epsilon
     _, coordinator, public = state(STEP)
     assert public.epsilon == coordinator.epsilon
 
 
 def test_one_silo_alone_hides_nothing_from_the_public():
-    _, coordinator, public = state(MOMENT, sizes={"north": 300}, asked=upload(["north"]))
+    _, coordinator, public = state(COVARIANCE, sizes={"north": 300}, asked=upload(["north"]))
     assert public.mu == pytest.approx(coordinator.mu, rel=1e-6)
     assert public.mu <= coordinator.mu
 
@@ -112,7 +112,7 @@ def test_a_study_without_noise_promises_nothing():
 
 
 @pytest.mark.parametrize("center", [False, True])
-@pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
+@pytest.mark.parametrize("study", [STEP, COVARIANCE], ids=["step", "covariance"])
 def test_a_whole_run_spends_what_is_stated_at_every_silo_and_what_was_asked_for(study, center):
     study = replace(study, center=center)
     ledgers = {name: Ledger.in_memory(EPSILON, DELTA, silo=name) for name in ("north", "south")}

@@ -17,7 +17,7 @@ from fedpower.privacy.sensitivity import pack, summary_size
 from fedpower.protocol.coordinator import Coordinator, drive, in_turn
 from fedpower.protocol.messages import QueryAnswer
 from fedpower.protocol.publication import SHARE, WordsOfKey, key_of, smoothing, whole_step
-from fedpower.protocol.query import Moment, moment_of
+from fedpower.protocol.query import Covariance, moment_of
 from fedpower.protocol.solvers import UploadSettings
 from fedpower.protocol.study import pooled_std
 from fedpower.sums.lattice import SIDE
@@ -33,7 +33,7 @@ def named(sizes):
 
 
 def published(*, seed: int = 0, center: bool = True) -> tuple[Coordinator, dict[str, QueryAnswer]]:
-    study = replace(study_of("upload, moment"), center=center)
+    study = replace(study_of("upload, covariance"), center=center)
     rows = spiked_rows(n_rows=1000, n_features=D, rank=2)
     rows /= np.linalg.norm(rows, axis=1).max()
     parties = {
@@ -52,7 +52,7 @@ def published(*, seed: int = 0, center: bool = True) -> tuple[Coordinator, dict[
 
 def read(answers: dict[str, QueryAnswer], *, center: bool = True) -> dict[str, Released]:
     """Return what each silo released: a lower triangle, a mean and a trace."""
-    study = replace(study_of("upload, moment"), center=center)
+    study = replace(study_of("upload, covariance"), center=center)
     budget, query = study.budget, moment_of(study)
     assert budget is not None
     return {
@@ -93,7 +93,7 @@ def test_a_result_is_the_sum_of_what_the_silos_sent_with_that_noise_and_no_more(
     coordinator, answers = published(center=center)
     released = read(answers, center=center)
     moment, total = symmetric_of(mean_of(released, 0), D), float(mean_of(released, 2))
-    solution, smooth = coordinator.outcome, smoothing(study_of("upload, moment").budget, SIZES)
+    solution, smooth = coordinator.outcome, smoothing(study_of("upload, covariance").budget, SIZES)
     assert smooth is not None
     bound = 14 * smooth.std * 8  # 14 standard deviations end every draw; means enter twice
     if center:
@@ -106,7 +106,7 @@ def test_a_result_is_the_sum_of_what_the_silos_sent_with_that_noise_and_no_more(
 
 
 def test_what_is_added_is_a_2_to_the_7th_of_the_noise_that_is_there():
-    budget = priced("moment", n_features=60, center=True)
+    budget = priced("covariance", n_features=60, center=True)
     smooth = smoothing(budget, SIZES)
     assert smooth is not None
     noise = pooled_std(budget.study, SIZES)
@@ -138,11 +138,11 @@ def test_the_same_releases_give_the_same_noise_and_others_give_other_noise():
     seed=st.integers(0, 10**6),
 )
 def test_what_float64_adds_is_within_the_proof_s_bound(sizes, d, center, seed):
-    budget = priced("moment", n_features=d, iteration_rank=1, center=center)
+    budget = priced("covariance", n_features=d, iteration_rank=1, center=center)
     rng = np.random.default_rng(seed)
     size = summary_size(d, with_mean=center)
     n, exact = sum(sizes), [Fraction(0)] * size
-    query, half = Moment(n_features=d, mean_weight=0.5 if center else 0.0), d * (d + 1) // 2
+    query, half = Covariance(n_features=d, mean_weight=0.5 if center else 0.0), d * (d + 1) // 2
     summed = np.zeros(size)
     for count in sizes:
         numbers = rng.uniform(-0.5, 0.5, size) * count * SIDE**2
@@ -165,12 +165,12 @@ def test_what_float64_adds_is_within_the_proof_s_bound(sizes, d, center, seed):
 @pytest.mark.parametrize("d", [2, 100, 4200])
 @pytest.mark.parametrize("sizes", [[1000, 1000], [100, 900], [10**5] * 10])
 def test_the_price_of_digits_is_next_to_nothing(d, sizes):
-    budget = priced("moment", n_features=d, iteration_rank=2, center=True)
+    budget = priced("covariance", n_features=d, iteration_rank=2, center=True)
     smooth = smoothing(budget, named(sizes))
     assert smooth is not None
     assert smooth.mu <= 1.004 * budget.total_mu / math.sqrt(len(sizes))
 
 
 def test_where_the_lattice_ends_nothing_is_added_and_nothing_is_claimed():
-    budget = priced("moment", epsilon=60.0, n_features=2, iteration_rank=2)
+    budget = priced("covariance", epsilon=60.0, n_features=2, iteration_rank=2)
     assert smoothing(budget, named([2**24] * 400)) is None

@@ -8,11 +8,11 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from private_silos import DELTA, EPSILON, MOMENT, D, ask, bounded_rows, message, private_silo
+from private_silos import COVARIANCE, DELTA, EPSILON, D, ask, bounded_rows, message, private_silo
 
 from fedpower import FedPCA
-from fedpower.errors import InputError, ProtocolError
 from fedpower.estimator.plan import plan
+from fedpower.exceptions import InputError, ProtocolError
 from fedpower.linalg import orth, rayleigh_ritz, sin_theta
 from fedpower.options import FLAT, SOLVERS, Iterative, from_flat, setting
 from fedpower.privacy.budget import QueryTerms
@@ -29,7 +29,7 @@ from fedpower.protocol.solvers.shared import StepSettings, enrol
 from problems import ArrayMoment
 
 LABEL = "positives"
-STUDY = replace(MOMENT, noise="clipped", design=(QueryTerms(LABEL, D, 1.0),))
+STUDY = replace(COVARIANCE, noise="clipped", design=(QueryTerms(LABEL, D, 1.0),))
 
 
 @dataclass(frozen=True)

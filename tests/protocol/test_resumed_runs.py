@@ -23,7 +23,7 @@ def n_asked(parties: dict[str, Party]) -> list[int]:
     return [party.n_asked for party in parties.values()]
 
 
-RELEASED_ONCE = ["upload, moment", "krylov, moment"]
+RELEASED_ONCE = ["upload, covariance", "krylov, covariance"]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_resumed_after_any_round_it_equals_the_uninterrupted_run_bit_for_bit(cas
         assert [party.n_charged for party in parties.values()] == charges
 
 
-@pytest.mark.parametrize("case", ["fedpower, step", "krylov, moment", "upload, moment"])
+@pytest.mark.parametrize("case", ["fedpower, step", "krylov, covariance", "upload, covariance"])
 def test_a_round_that_was_answered_but_not_written_down_is_asked_again_free_of_charge(case):
     whole, unbroken = coordinator_of(case), parties_of(case)
     deliver(whole, unbroken)
@@ -114,14 +114,14 @@ def test_the_first_run_of_an_upload_promises_the_public_more_and_another_does_no
     """Rounds of products promise the public no more than the coordinator."""
     parties = parties_of(case)
     inside, outside = public_epsilon(case, parties, "first")
-    assert (outside < inside) == (case == "upload, moment")
+    assert (outside < inside) == (case == "upload, covariance")
     assert public_epsilon(case, parties, "second") == (inside, inside)
     assert [party.n_charged for party in parties.values()] == [1] * len(parties)
 
 
 @pytest.mark.parametrize("n_asked", [1, 4], ids=["one silo", "a run that was not finished"])
 def test_an_older_release_takes_the_promise_away(n_asked):
-    case = "upload, moment"
+    case = "upload, covariance"
     parties = parties_of(case)
     for name, party in [*parties.items()][:n_asked]:
         party.answer(Message(study=party.study.digest, run="earlier", round=9, silo=name, body=ASK_MOMENT))
@@ -132,10 +132,10 @@ def test_an_older_release_takes_the_promise_away(n_asked):
 @pytest.mark.parametrize(
     "body",
     [ASK_MOMENT, AskSteps(basis=read_only(np.eye(6)[:, :3]), n_local_steps=2, center=np.zeros(6))],
-    ids=["moment", "steps"],
+    ids=["covariance", "steps"],
 )
 def test_a_silo_s_answer_is_the_same_bytes_for_every_run_and_after_every_restart(body):
-    party = parties_of("upload, moment")["north"]
+    party = parties_of("upload, covariance")["north"]
     sent = set()
     for run in ("first", "second", "first", "third"):
         asked = Message(study=party.study.digest, run=run, round=1, silo="north", body=body)

@@ -10,8 +10,8 @@ from private_silos import message, private_study, refused
 
 from budgets import priced
 from federations import ASK_MOMENT
-from fedpower.errors import InputError
-from fedpower.privacy.budget import MOMENT, SCORES, scores_share
+from fedpower.exceptions import InputError
+from fedpower.privacy.budget import COVARIANCE, SCORES, scores_share
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.messages import AskQuery, QueryAnswer
@@ -37,7 +37,7 @@ def rows(n=500, seed=0):
 
 
 def silo(agreed, ledger, seed=1, X=None):
-    on_lattice = agreed.noise == "moment"
+    on_lattice = agreed.noise == "covariance"
     read = local_moment(
         open_source(rows() if X is None else X), RULE, rank=D, steps=1, on_lattice=on_lattice, rereads=True
     )
@@ -146,7 +146,7 @@ def test_counts_that_cannot_be_are_set_aside(counts):
 def test_the_share_of_scores_is_never_more_than_was_asked_for():
     for part in (1e-3, 0.01, 0.1, 0.37, 0.5):
         agreed = study(scores=scores_share(part, 1.0, 1e-6))
-        alone = priced("moment", epsilon=part, n_features=D, iteration_rank=D, center=True).total_mu
+        alone = priced("covariance", epsilon=part, n_features=D, iteration_rank=D, center=True).total_mu
         assert 0.99 * alone < agreed.budget.mu(SCORES) <= alone * (1 + 1e-6)
 
 
@@ -163,6 +163,6 @@ def test_scores_are_a_query_of_the_study_and_part_of_its_hash():
     assert counted.digest != alone.digest
     assert counted.moment_terms != alone.moment_terms
     (moment, scores), (only,) = counted.queries, alone.queries
-    assert (moment.label, scores.label, only.label) == (MOMENT, SCORES, MOMENT)
+    assert (moment.label, scores.label, only.label) == (COVARIANCE, SCORES, COVARIANCE)
     assert (scores.size, scores.share, only.share) == (SCORE_CELLS, SHARE, 1.0)
     assert moment.share + scores.share == pytest.approx(1.0)

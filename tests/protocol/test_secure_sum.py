@@ -32,9 +32,9 @@ from secure_silos import (
 )
 
 from federations import ASK_MOMENT, closed_rounds
-from fedpower.errors import InputError, ProtocolError
+from fedpower.exceptions import InputError, ProtocolError
 from fedpower.privacy.accounting import compose
-from fedpower.privacy.budget import MOMENT, QueryTerms, shares_of
+from fedpower.privacy.budget import COVARIANCE, QueryTerms, shares_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol import coordinator as driving
@@ -149,7 +149,7 @@ def test_uploads_add_up_to_the_noised_sum_of_pooled_rows_exactly_and_parts_of_th
         exact = noise.values(sum(hidden(study, query).values()))
         assert exact.size == study.queries[index].size
         assert np.abs((noise.values(together) - exact) / spread_of(noise)).max() < 7
-        if study is MANY and query.label != MOMENT:
+        if study is MANY and query.label != COVARIANCE:
             assert np.abs((exact - query.stage.tally(pooled)) / spread_of(noise)).max() < 1
         assert not looks_uniform(together)
         for words in (total([sent[name] for name in ("north", "south", "east")]), *sent.values()):
@@ -173,14 +173,14 @@ def test_the_solution_is_that_of_the_pooled_rows_up_to_the_shared_noise(study):
     values = np.linalg.eigvalsh(moment)[::-1]
     assert np.abs(solution.values - values[:K]).max() < 7 * std * math.sqrt(D) * 2
     assert solution.sizes == SIZES
-    assert kinds(coordinator) == ["enrol", "open-session", "moment"]
+    assert kinds(coordinator) == ["enrol", "open-session", "covariance"]
     assert charges(there) == [1] * 4
 
 
 @pytest.mark.parametrize(
     ("study", "index"),
     [(STUDY, 0), pytest.param(SEVERAL, 1, marks=pytest.mark.slow)],
-    ids=["moment", "norms"],
+    ids=["covariance", "norms"],
 )
 def test_a_total_has_the_noise_of_all_shares_and_a_part_of_the_session_is_uniform_in_every_byte(study, index):
     """χ² of the noise in 20 totals, and of bytes; fails by chance with 1e-7."""
@@ -238,7 +238,7 @@ def test_the_sums_of_an_attempt_compose_to_epsilon_and_the_statement_names_every
     assert together.epsilon == pytest.approx(EPSILON, rel=1e-5)
     assert {each.delta for each in reported.protections} == {DELTA}
     if study.preparation:
-        assert labels == [*(STAGES if study is MANY else STAGES[3:]), MOMENT]
+        assert labels == [*(STAGES if study is MANY else STAGES[3:]), COVARIANCE]
         assert solution.code_book.n_rows == sum(SIZES.values())
         assert solution.code_book.mu == pytest.approx(budget.total_mu * math.sqrt(sum(study.preparation)))
         for words in (
@@ -310,7 +310,7 @@ def test_a_silo_restarted_before_its_upload_is_called_again_also_where_the_coord
         coordinator = coordinator_of(WHOLE, recorded=closed)
         assert coordinator.n_replayed == len(closed)
     assert drive(coordinator, there).sizes == SIZES
-    assert kinds(coordinator) == ["enrol", "open-session", "moment", "open-session", "moment"]
+    assert kinds(coordinator) == ["enrol", "open-session", "covariance", "open-session", "covariance"]
     assert charges(there) == [2, 2, 2, 1]
     assert stated_mu(coordinator, WHOLE) == pytest.approx(math.sqrt(2))
 
@@ -421,7 +421,7 @@ def test_a_sum_that_is_ahead_or_not_listed_is_refused_and_costs_nothing():
     for index in (1, 2):
         words = "in the study's order", f"sum 1 of 3 comes before sum {index + 1}"
         assert refused(north.ask(query_for(SEVERAL, session, index)), *words)
-    for change in ({"index": 3}, {"index": -1}, {"label": "moment"}, {"label": "another"}):
+    for change in ({"index": 3}, {"index": -1}, {"label": "covariance"}, {"label": "another"}):
         question = msgspec.structs.replace(query_for(SEVERAL, session, 0), **change)
         assert refused(north.ask(question), "one of those that the study lists")
     assert refused(north.ask(query_for(SEVERAL, session, 0, b"")))
@@ -449,7 +449,7 @@ def test_a_sum_that_was_asked_for_gets_the_same_bytes_and_is_not_asked_for_in_ot
     ("study", "body", "words"),
     [
         (STUDY, AskMoment(label="mean"), "nothing but a secure sum leaves"),
-        (STUDY, AskMoment(label="moment"), "nothing but a secure sum leaves"),
+        (STUDY, AskMoment(label="covariance"), "nothing but a secure sum leaves"),
         (STUDY, AskSteps(basis=np.eye(D)[:, :1], n_local_steps=1), "nothing but a secure sum leaves"),
         (STUDY, masked_moment(None), "a query must have a session"),
         (SEVERAL, ASK_MOMENT, "a query must have a session"),
@@ -473,7 +473,7 @@ DESIGN = {"noise": "clipped", "aggregation": "plain", "colluders": 0, "identitie
         ({"colluders": 2}, "must have more silos than the . that may collude"),
         ({"min_silos": 5}, "must have more silos than the . that may collude"),
         ({"attempts": 0}, "attempts must be at least 1"),
-        ({"noise": "step", "n_steps": 3}, "must go with noise='moment'"),
+        ({"noise": "step", "n_steps": 3}, "must go with noise='covariance'"),
         (
             {"noise": "none", "epsilon": math.inf},
             "aggregation='secure' must have a finite epsilon, got epsilon=inf",

@@ -123,7 +123,7 @@ def test_what_is_no_factor_is_set_aside():
         replace(good, total_variance=float("nan")),
         replace(good, mean=None),
         replace(good, mean=np.zeros(WIDE - 1)),
-        silo.answer(replace(ask, body=AskMoment(label="moment"))).body,
+        silo.answer(replace(ask, body=AskMoment(label="covariance"))).body,
     ):
         assert problem(spoilt) is not None, spoilt
 

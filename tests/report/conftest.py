@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from parsed_page import Node, parsed
 
-from fedpower.report import Result, read_result
+from fedpower import load
+from fedpower.report import Result
 from fedpower.report.page import result_page
 from sample_results import sample
 
@@ -20,7 +21,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def result(folders: Callable[[str], Path]) -> Callable[[str], Result]:
-    return cache(lambda kind: read_result(folders(kind)))
+    return cache(lambda kind: load(folders(kind)))
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from parsed_page import check_whole, parsed, words
 
-from benchmarks.fits import fed_moment
-from fedpower.analyses import (
+from benchmarks.fits import fed_covariance
+from fedpower.analysis import (
     AdjustedPCA,
     Completion,
     Correlations,
@@ -19,7 +19,7 @@ from fedpower.analyses import (
     ProcessMonitor,
     Regression,
 )
-from fedpower.report.moment import Moment, save_analysis
+from fedpower.report.covariance import Covariance, save_analysis
 from fedpower.report.page import analysis_page
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import table_rules
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @pytest.fixture(scope="module", params=["private", "exact"])
-def moments(request: pytest.FixtureRequest) -> tuple[Moment, Moment]:
+def moments(request: pytest.FixtureRequest) -> tuple[Covariance, Covariance]:
     """A moment of rows, and one of ratings, a third of which are not there."""
     rng = np.random.default_rng(6)
     rows = rng.standard_normal((2000, 2)) @ rng.standard_normal((2, 10)) + rng.standard_normal((2000, 10))
@@ -53,18 +53,18 @@ def moments(request: pytest.FixtureRequest) -> tuple[Moment, Moment]:
     rated = {"epsilon": 4.0, "delta": 1e-6, "normalize": True} if private else exact
     rated = {**rated, "codebook": CodeBook(rules=table_rules(rules, "the test"))}
     return (
-        fed_moment(**terms).fit_silos(frames).moment_,
-        fed_moment(center=False, **rated).fit_silos({"north": given}).moment_,
+        fed_covariance(**terms).fit_silos(frames).release_,
+        fed_covariance(center=False, **rated).fit_silos({"north": given}).release_,
     )
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_page_is_whole_and_holds_what_a_program_gets(name, moments, tmp_path):
-    moment = moments[name == "completion"]
-    if moment.noise_std == 0 and name in ("unrotated", "ridge", "components", "correlation", "means"):
+    release = moments[name == "completion"]
+    if release.noise_std == 0 and name in ("unrotated", "ridge", "components", "correlation", "means"):
         return  # their pages say nothing else of exact numbers
-    account = MODELS[name].fit(moment).account()
-    folder = save_analysis(account, moment, tmp_path / "out")
+    account = MODELS[name].fit(release).account()
+    folder = save_analysis(account, release, tmp_path / "out")
     page = (folder / "report.html").read_text(encoding="utf-8")
     root = parsed(page)
     check_whole(root)
@@ -76,7 +76,7 @@ def test_a_page_is_whole_and_holds_what_a_program_gets(name, moments, tmp_path):
     for table in account.tables:
         with (folder / table.file).open(encoding="utf-8", newline="") as stream:
             assert len(list(csv.reader(stream))) == len(table.rows) + 1
-    assert analysis_page(account, moment.record) == page
-    own = parsed(analysis_page(moment.account(), moment.record))
+    assert analysis_page(account, release.record) == page
+    own = parsed(analysis_page(release.account(), release.record))
     assert {each.text for each in own.every("bdi")} >= set(HOSTILE)
     assert own.by_id("privacy")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fedpower.errors import InputError
-from fedpower.report.files import new_folder, write_whole
+from fedpower.exceptions import InputError
+from fedpower.files import new_folder, write_whole
 
 RENAME = Path.rename
 

@@ -20,11 +20,11 @@ from scipy import sparse
 from test_results import CENTER, COLUMNS, FRAME, ROWS, SCALE
 
 from benchmarks.fits import fed_pca
-from fedpower import CodeBook, FedPCA
-from fedpower.errors import InputError
-from fedpower.report import Result, read_result
+from fedpower import CodeBook, FedPCA, load
+from fedpower.exceptions import InputError
+from fedpower.files import as_text
+from fedpower.report import Result
 from fedpower.report.export import write_cells, write_loadings, write_onnx, write_plink
-from fedpower.report.files import as_text
 from fedpower.rows.opening import open_source
 
 FITS = {
@@ -41,7 +41,7 @@ def fits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]:
     def fitted(kind: str) -> Result:
         given = {"epsilon": float("inf"), "standardize": False, "random_state": 0, **FITS[kind]}
         model = fed_pca(3, **given).fit_silos({"north": FRAME[:50], "south": FRAME[50:]})
-        return read_result(model.save(tmp_path_factory.mktemp("fit") / "out"))
+        return load(model.save(tmp_path_factory.mktemp("fit") / "out"))
 
     return fitted
 
@@ -208,7 +208,7 @@ def test_a_cell_begins_with_nothing_that_is_run_and_comes_back_by_one_apostrophe
 def test_components_exports_and_scores_hold_such_names_as_text(tmp_path):
     rows = np.random.default_rng(0).standard_normal((40, len(NAMES)))
     folder = FedPCA(2, epsilon=float("inf")).fit(pd.DataFrame(rows, columns=NAMES)).save(tmp_path / "out")
-    result = read_result(folder)
+    result = load(folder)
     assert list(result.feature_names or ()) == NAMES
     write_loadings(result, folder / "loadings.csv", "csv")
     for name in ("components.csv", "loadings.csv"):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from parsed_page import parsed, words
 
 from benchmarks.fits import fed_pca
-from fedpower import CodeBook, FedPCA, read_code_book, read_result, write_code_book
+from fedpower import CodeBook, FedPCA, load
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.report.page import result_page as page
@@ -96,9 +96,9 @@ def test_a_computed_bound_is_described_by_the_counts_of_norms(tmp_path):
     assert clipping["counted"]
     assert clipping["rows"] == pytest.approx(seen["north"][0] / seen["north"][1], abs=0.1)
     assert model.result_.record.clipping_summary.endswith("by noised counts of norms.")
-    assert read_result(model.save(tmp_path / "out")).run == model.result_.run
-    write_code_book(model.codebook_, tmp_path / "book.toml")
-    book = read_code_book(tmp_path / "book.toml")
+    assert load(model.save(tmp_path / "out")).run == model.result_.run
+    model.codebook_.save(tmp_path / "book.toml")
+    book = CodeBook.load(tmp_path / "book.toml")
     assert book.clipped == model.codebook_.clipped is not None
     again = fed_pca(3, codebook=book, **KNOWN).fit_silos({"north": rows}).result_
     assert again.record.clipping_summary == model.result_.record.clipping_summary

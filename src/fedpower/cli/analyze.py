@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from fedpower import analyses
+from fedpower import analysis as analyses
 from fedpower.cli import LazyGroup
-from fedpower.cli.console import note, print_json, print_table, say
+from fedpower.cli.console import print_json, print_table, say
 from fedpower.cli.options import PATH, declared, option, options, output
-from fedpower.errors import InputError
-from fedpower.report.files import new_file
-from fedpower.report.moment import Moment, read_moment, save_analysis
+from fedpower.exceptions import InputError
+from fedpower.files import new_file
+from fedpower.report.covariance import Covariance, read_covariance, save_analysis
 from fedpower.report.page import Account
 from fedpower.report.text import number
 from fedpower.rows.opening import open_source
@@ -32,21 +32,21 @@ def _command(name: str) -> click.Command:
     made, file = getattr(analyses, class_name), _OF_ROWS.get(name)
 
     def command(result: Path, output: Path | None, force: bool, as_json: bool, **given: Any) -> None:
-        moment = read_moment(result)
+        release = read_covariance(result)
         rows, written = given.pop("rows", None), given.pop("written", None)
         if file is not None and (rows is None) != (written is None):
             raise InputError(f"--rows and --{file.option} must go together, got one of them")
-        model = made(**{name: value for name, value in given.items() if value is not None}).fit(moment)
+        model = made(**{name: value for name, value in given.items() if value is not None}).fit(release)
         account = model.account()
         if file is not None and rows is not None and written is not None:
             # first: where it fails, no folder is left behind
             with new_file(written, force=force) as target:
                 table, sentence = file.of(model, rows)
                 table.write_csv(target)
-            note(f"{sentence} in {written} (for your eyes)")
+            say(f"{sentence}: {written}", err=True)
         if output is not None:
-            save_analysis(account, moment, output, force=force)
-        _show(account, moment, output, as_json=as_json)
+            save_analysis(account, release, output, force=force)
+        _show(account, release, output, as_json=as_json)
 
     settings = {item.name: item.metadata["setting"] for item in fields(made)}
     of_rows = []
@@ -57,7 +57,7 @@ def _command(name: str) -> click.Command:
         "RESULT",
         *(declared(parameter, spec) for parameter, spec in settings.items() if spec.option is not None),
         *of_rows,
-        output(help="Folder for tables, JSON and a page."),
+        output(help="Folder for tables, JSON and a report."),
         "force as_json",
     )
     return click.command(name, help=line)(wanted(command))
@@ -65,10 +65,12 @@ def _command(name: str) -> click.Command:
 
 @click.group(cls=LazyGroup, listing={"Commands": analyses.ANALYSES}, load=_command)
 def analyze() -> None:
-    """Compute from the covariance that a RESULT of `fedpower fit` kept.
+    """Compute more from a RESULT of `fedpower fit`, at no further cost in privacy.
 
-    Nothing is charged and no row is read: everything computed keeps the promise that the covariance was
-    released under. Example: fedpower analyze factor result -k 3
+    A fit keeps its private covariance. An analysis reads that covariance and no rows, and charges no
+    ledger.
+
+    Example: fedpower analyze factor result -k 3
     """
 
 
@@ -77,18 +79,18 @@ def analyze() -> None:
 
 def _flag(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
     """Return T², SPE and a flag for each row of a file, which is read here and nowhere else."""
-    moment, limits = model.moment_, {"t2": model.t2_limit_, "spe": model.spe_limit_}
-    source = columns_of_fit(open_source(rows), moment.feature_names, moment.n_features)
-    blocks = source.blocks(block_rows(moment.n_features))
+    release, limits = model.release_, {"t2": model.t2_limit_, "spe": model.spe_limit_}
+    source = columns_of_fit(open_source(rows), release.feature_names, release.n_features)
+    blocks = source.blocks(block_rows(release.n_features))
     parts = [model.statistics(block.toarray() if hasattr(block, "toarray") else block) for block in blocks]
     beyond = pl.any_horizontal(pl.col(name) > limit for name, limit in limits.items())
     table = pl.DataFrame(np.vstack(parts), [*limits]).with_columns(beyond.cast(pl.Int8).alias("flag"))
-    return table, f"{table['flag'].sum()} of {len(table)} rows exceed a limit; all are"
+    return table, f"{table['flag'].sum()} of {len(table)} rows exceed a limit"
 
 
 def _fill(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
     """Return a prediction and its interval for each empty cell of a file, which is read nowhere else."""
-    rules, items = model.moment_.record.table_rules, model.items_
+    rules, items = model.release_.record.table_rules, model.items_
     assert rules is not None, "a completion is of ratings, which have rules"
     _, matched = match_tables({"rows": open_source(rows)}, rules)
     source: Any = features_of(matched["rows"])
@@ -107,7 +109,7 @@ def _fill(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
         seen += len(cells)
     thing, things = ("row", "rows") if form is None else (form.person, "persons")
     table = pl.DataFrame(filled, [thing, "item", "prediction", "low", "high"], orient="row")
-    return table, f"{len(table)} empty cells of {seen} {things} are predicted"
+    return table, f"Predicted {len(table)} empty cells of {seen} {things}"
 
 
 class _RowFile(NamedTuple):
@@ -120,22 +122,22 @@ class _RowFile(NamedTuple):
 
 
 _OF_ROWS = {  # by analysis
-    "monitor": _RowFile("flags", "New rows to flag.", "Where their flags go; needs --rows.", _flag),
-    "complete": _RowFile("filled", "New rows to complete.", "Predictions of their empty cells.", _fill),
+    "monitor": _RowFile("flags", "New rows to check.", "Write a flag for each of these rows.", _flag),
+    "complete": _RowFile("filled", "New rows to complete.", "Write predictions of their empty cells.", _fill),
 }
 
 
 # --- output ----------------------------------------------------------------------------------------
 
 
-def _show(account: Account, moment: Moment, output: Path | None, *, as_json: bool) -> None:
+def _show(account: Account, release: Covariance, output: Path | None, *, as_json: bool) -> None:
     """Print an analysis, and what is promised."""
     if as_json:
         kept = {} if output is None else {"folder": str(output)}
-        privacy = moment.record.as_dict()["privacy"]
+        privacy = release.record.as_dict()["privacy"]
         print_json({"analysis": account.kind, **kept, **account.facts, "privacy": privacy})
         return
-    say(f"{account.title}{moment.record.without}.")
+    say(f"{account.title}{release.record.without}.")
     for shown in account.tables:
         if shown.printed:
             headings = tuple(shown.columns)
@@ -150,11 +152,9 @@ def _show(account: Account, moment: Moment, output: Path | None, *, as_json: boo
             ]
             print_table(shown.title, headings, rows, numbers=numeric)
             if len(shown.rows) > _MOST_ROWS:
-                note(f"the first {_MOST_ROWS} of {len(shown.rows)} rows are shown; -o writes all of them")
+                say(f"  and {len(shown.rows) - _MOST_ROWS} more rows, which -o writes")
     say(*account.sentences)
-    if not moment.privacy.is_private:
-        say(str(moment.privacy), style="bold red")
-    else:
-        say("Computed from what was released: nothing was charged, and the promise is the result's.")
+    is_private = release.privacy.is_private
+    say(f"{release.privacy.brief}{' No further cost.' if is_private else ''}", alarming=not is_private)
     if output is not None:
-        say(f"\nAnalysis: {output} (open {output / 'report.html'})")
+        say(f"Report: {output / 'report.html'}")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.options import FLAT, Setting, option_name
-from fedpower.report.codebook_file import read_code_book
+from fedpower.rules.codebook import CodeBook
 
 if TYPE_CHECKING:
     from fedpower.rows.opening import Reading
@@ -208,26 +208,30 @@ SHARED: dict[str, tuple[str, str, str]] = {
     "as_json": ("--json", "main", "Print one JSON object."),
     "force": ("--force", "main", "Replace earlier output."),
     "quiet": ("-q --quiet", "main", "Show no progress."),
-    "verbose": ("--verbose", "running", "Print the whole privacy statement."),
-    "ledgers": ("--ledgers FOLDER|NAME=PATH", "main", "Folder with SILO.ledger, or a silo's; repeatable."),
-    "codebook": ("--codebook FILE", "main", "Rules and numbers of columns."),
-    "ranges": ("--range COLUMN=LOW:HIGH", "main", "Range of a column's cells; repeatable."),
-    "columns": ("--columns A,B,...", "main", "Use only these columns; names those of files without names."),
+    "verbose": ("--verbose", "main", "Print all details."),
+    "ledgers": (
+        "--ledger FOLDER|NAME=PATH",
+        "main",
+        "Folder with a SILO.ledger per silo, or one; repeatable.",
+    ),
+    "codebook": ("--codebook FILE", "main", "Code book: rules for the columns."),
+    "ranges": ("--range COLUMN=LOW:HIGH", "main", "Public range of a column; repeatable."),
+    "columns": ("--columns A,B,...", "main", "Use only these columns."),
     "drop": ("--drop COLUMN", "main", "Leave a column out; repeatable."),
-    "extra_columns": ("--extra-columns refuse|drop", "rows", "What becomes of columns not every silo has."),
-    "center_file": ("--center-file FILE", "rows", "Public numbers to subtract: name,value lines, or .npy."),
-    "scale_file": ("--scale-file FILE", "rows", "Public divisors of columns: name,value lines, or .npy."),
-    "variants": ("--variants FILE", "rows", "Public variants of .bed files: ids, or .afreq for scaling."),
+    "extra_columns": ("--extra-columns refuse|drop", "rows", "Columns that not every silo has."),
+    "center_file": ("--center-file FILE", "rows", "Public offsets: name,value lines, or .npy."),
+    "scale_file": ("--scale-file FILE", "rows", "Public scales: name,value lines, or .npy."),
+    "variants": ("--variants FILE", "rows", "Public variants of .bed files: ids, or .afreq for scales."),
     "n_features": ("--n-features NUMBER", "rows", "Number of columns of svmlight files."),
-    "groups": ("--groups COLUMN", "rows", "One file; this column names each row's silo."),
+    "groups": ("--groups COLUMN", "rows", "Split one file into silos by this column."),
     "separator": ("--separator SIGN", "rows", "Separator of text files."),
-    "decimal": ("--decimal SIGN", "rows", "Decimal sign of text files, a point or a comma."),
+    "decimal": ("--decimal SIGN", "rows", "Decimal sign of text files: a point or a comma."),
     "encoding": ("--encoding NAME", "rows", "Encoding of text files, e.g. cp1252; UTF-8 by default."),
     "rename": ("--rename OLD=NEW", "rows", "Rename a column; repeatable."),
-    "nodes": ("--nodes FILE", "rows", "Names of all nodes, one per line: public, and needed by edge lists."),
+    "nodes": ("--nodes FILE", "rows", "Public names of all nodes of a network, one per line."),
     "data_version": ("--data-version [NAME=]VERSION", "privacy", "Public version of the rows; 1 by default."),
-    "data_set": ("--data-set NAME", "privacy", "Data set of the ledgers."),
-    "identities": ("--identity NAME=PATH", "privacy", "A silo's key for secure sums; repeatable."),
+    "data_set": ("--data-set NAME", "privacy", "Data set that the ledger belongs to."),
+    "identities": ("--identity NAME=PATH", "privacy", "Key of a silo for secure sums; repeatable."),
 }
 """Options of several commands that are not of a fit: words, heading and help, by the name of their value."""
 
@@ -318,7 +322,7 @@ def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a fit among those of a command, without those that were not given."""
     flat = {name: given[name] for name in FLAT if given.get(name) is not None}
     if isinstance(flat.get("codebook"), Path):
-        flat["codebook"] = read_code_book(flat["codebook"])
+        flat["codebook"] = CodeBook.load(flat["codebook"])
     return flat
 
 

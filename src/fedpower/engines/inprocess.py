@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.linalg import blas
 from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
 from fedpower.privacy.noise import NoiseSource
@@ -97,7 +97,7 @@ def read_silos(
     for moment in moments.values() if private and not on_lattice else ():
         if moment.n_read > MOST_ROWS * moment.n_rows:
             must = f"{moment.source.name} must have {MOST_ROWS} rows a person at most, on average"
-            raise InputError(f"{must}, where products are noised, got more; use noise='moment'")
+            raise InputError(f"{must}, where products are noised, got more; use noise='covariance'")
     return moments
 
 

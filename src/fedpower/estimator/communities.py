@@ -8,23 +8,23 @@ from typing import Any, Literal, Self
 
 from sklearn.base import ClusterMixin
 
-from fedpower.analyses.communities import Communities
-from fedpower.errors import require
-from fedpower.estimator.fedpca import FedMoment, FedPCA, keep_arguments
+from fedpower.analysis.communities import Communities
+from fedpower.estimator.fedpca import FedCovariance, FedPCA, keep_arguments
 from fedpower.estimator.fit_warnings import NoiseWarning, warn
 from fedpower.estimator.fitting import named_sources
 from fedpower.estimator.terms import options_of
+from fedpower.exceptions import require
 from fedpower.options import Aggregation, Edge, Node
-from fedpower.report.moment import save_analysis
+from fedpower.report.covariance import save_analysis
 from fedpower.rules.codebook import CodeBook
 
 
-class FedCommunities(ClusterMixin, FedMoment):
+class FedCommunities(ClusterMixin, FedCovariance):
     """Communities of nodes, from networks that silos hold and do not pool.
 
     Each silo releases its adjacency matrix with noise, once (``unit="edge"``), or the second moment of its
     rows (``unit="row"``, the paper's); the rest is computed from the sum and costs nothing:
-    `fedpower.analyses.Communities` finds other numbers of communities in ``moment_``.
+    `fedpower.analysis.Communities` finds other numbers of communities in ``release_``.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ class FedCommunities(ClusterMixin, FedMoment):
     ----------
     labels_, embedding_, eigenvalues_, subspace_angle_, determined_, chance_edge_, n_above_chance_
     rates_, rate_errors_, agreement_, adjusted_rand_
-        As of `fedpower.analyses.Communities`, which is ``analysis_``.
-    moment_ : Moment
+        As of `fedpower.analysis.Communities`, which is ``analysis_``.
+    release_ : Covariance
         What was released, with its statement and the law of its noise.
     privacy_ : PrivacyStatement
         What is promised about the edges; print it.
@@ -96,8 +96,8 @@ class FedCommunities(ClusterMixin, FedMoment):
         for network in opened.values():  # refused before anything is released
             analysis.compared(network.columns or [f"x{place}" for place in range(network.n_features)])
         super().fit_silos(opened, **run)
-        self.analysis_ = analysis.fit(self.moment_)
-        if self.moment_.noise_std > 0 and not self.analysis_.determined_:
+        self.analysis_ = analysis.fit(self.release_)
+        if self.release_.noise_std > 0 and not self.analysis_.determined_:
             warn(
                 "the communities are not determined: noise may turn their directions by more than 45°; "
                 "bring more networks, take a larger epsilon, or sum them with aggregation='secure'",
@@ -110,7 +110,7 @@ class FedCommunities(ClusterMixin, FedMoment):
         require(isinstance(unit, Edge | Node), "unit", "'edge', 'row', Edge() or Node()", self.unit)
         shared = {name: getattr(self, name) for name in ("epsilon", "delta", "aggregation", "n_jobs")}
         book = CodeBook(normalize=True) if isinstance(unit, Node) else None
-        return FedMoment(unit=unit, codebook=book, **shared)._model()
+        return FedCovariance(unit=unit, codebook=book, **shared)._model()
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write what was released and found as a folder with its page, and return where it is.
@@ -119,7 +119,7 @@ class FedCommunities(ClusterMixin, FedMoment):
         communities in it.
         """
         account = self.analysis_.account()
-        return save_analysis(account, self.moment_, Path(folder), force=force, released=True)
+        return save_analysis(account, self.release_, Path(folder), force=force, released=True)
 
 
 _OF_ANALYSES = (

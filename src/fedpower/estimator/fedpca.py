@@ -1,4 +1,4 @@
-"""``FedPCA`` and ``FedMoment``: federated PCA in scikit-learn's manners, on `estimator.fitting`."""
+"""``FedPCA`` and ``FedCovariance``: federated PCA in scikit-learn's manners, on `estimator.fitting`."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -14,21 +14,21 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from fedpower.engines.inprocess import OnClipped, OnRows, Paths, Run, Versions
-from fedpower.errors import InputError, require
 from fedpower.estimator.fitting import (
     Data,
     fit_data,
     open_data,
     prepare_data,
-    released_moment,
+    released_covariance,
     result_from,
     show_warnings,
 )
 from fedpower.estimator.terms import options_of
+from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array
 from fedpower.options import Aggregation, Noise, NoiseKind, Person, Solver, Unit
 from fedpower.protocol.coordinator import Round
-from fedpower.report.moment import Moment, read_moment
+from fedpower.report.covariance import Covariance, read_covariance
 from fedpower.report.result import Result
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem, ruled, rules_of_source
@@ -62,7 +62,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     n_components : int, float, "auto" or None, default=None
         k; or, between 0 and 1, the fraction of variance the components must exceed; or with
         ``"auto"`` as many as are determined together (see ``subspace_angles_``), at least 1. The latter
-        two cost no budget, and with a finite ``epsilon`` need ``noise="moment"``, see
+        two cost no budget, and with a finite ``epsilon`` need ``noise="covariance"``, see
         docs/user/choose-epsilon.md. None keeps min(n_samples, n_features).
     epsilon : float, default=1.0
         Privacy budget of each silo for this fit, against the coordinator. ``float("inf")`` computes
@@ -89,15 +89,15 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         What is protected: a row by default. The name of a column protects the persons that it identifies,
         each with all rows that a silo has of her; see `Person` for more rows per person and
         docs/user/persons.md. `Edge` and `Node` are for silos that hold networks.
-    noise : {"auto", "moment", "clipped", "step", "paper"} or Noise, default="auto"
+    noise : {"auto", "covariance", "clipped", "step", "paper"} or Noise, default="auto"
         What is noised: the covariance once, clipped products after it or without it, every step's product,
         or the same with the paper's printed noise. ``auto`` takes ``clipped`` where ``Noise(energy=...)``
-        predicts a clear gain and columns are not standardised, else ``moment`` up to 8192 columns, else
+        predicts a clear gain and columns are not standardised, else ``covariance`` up to 8192 columns, else
         ``step``. ``Noise(scores_epsilon=...)`` spends a part of ``epsilon`` on a histogram of scores.
     aggregation : {"plain", "secure"}, Plain or Secure, default="plain"
         Whether the coordinator reads every silo's noised covariance, or their sum only: silos then share the
         noise of one trusted curator, √m times less than m of them add separately.
-    solver : {"auto", "moment", "krylov", "fedpower"}, Upload, Krylov or PowerMethod, default="auto"
+    solver : {"auto", "upload", "krylov", "fedpower"}, Upload, Krylov or PowerMethod, default="auto"
         How the eigenspace is found: from the uploaded covariance in one round, from a Krylov space in a few
         rounds, or by the paper's power method. ``auto`` decides from public facts, see ``solver_``.
     device : str, default=None
@@ -126,7 +126,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         The variances, and their shares of all variance, without what noise adds to them.
     mean_ : ndarray of shape (n_features_in_,)
         What is subtracted from rows; zero for ``center=False``.
-    n_components_, n_features_in_, feature_names_in_, n_samples_
+    n_components_, n_features_in_, feature_names_in_, n_samples_seen_
         As in scikit-learn; names only where the columns have them.
     silo_sizes_ : dict
         Rows by silo.
@@ -143,9 +143,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         What is promised about the rows; print it.
     codebook_ : CodeBook or None
         Offsets, scales, ranges and bound of the columns that were found privately, or given.
-    moment_ : Moment or None
+    release_ : Covariance or None
         The pooled covariance with the law of its noise, where it was noised or ``Upload()`` was asked for:
-        further analyses of it cost nothing (see `FedMoment`).
+        further analyses of it cost nothing (see `FedCovariance`).
     score_counts_ : ScoreHistogram or None
         Noised counts of rows by their scores on the first two components, where ``scores_epsilon`` asked
         for them.
@@ -156,7 +156,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     warnings_ : list of str
         What to know before numbers are trusted: uncertain columns, lost precision, silos with the same rows.
     result_ : Result
-        All of the above as one object, which ``save`` writes and `fedpower.read_result` reads.
+        All of the above as one object, which ``save`` writes and `fedpower.load` reads.
 
     Examples
     --------
@@ -180,7 +180,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         unit: str | Unit | None = None,
         noise: NoiseKind | Noise = "auto",
         aggregation: Literal["plain", "secure"] | Aggregation = "plain",
-        solver: Literal["auto", "moment", "krylov", "fedpower"] | Solver = "auto",
+        solver: Literal["auto", "upload", "krylov", "fedpower"] | Solver = "auto",
         device: str | None = None,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
@@ -228,7 +228,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             require_numbers(X)
         else:
             table = with_gaps(table) if gaps else table
-            with every_problem([table]):
+            with every_problem([table], gaps=gaps):
                 X = np.vstack([np.asarray(block) for block in table.blocks(2**16)])
         rows = validate_data(
             self,
@@ -319,17 +319,17 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         options = options_of(self)
         return prepare_data(options, open_data(silos, options, extra_columns), Run(**run))
 
-    def fit_moment(self, moment: Moment | str | PathLike[str]) -> Self:
+    def fit_covariance(self, release: Covariance | str | PathLike[str]) -> Self:
         """Fit to a released covariance: the same numbers as the fit that released it, at no cost.
 
         Parameters
         ----------
-        moment : Moment or path
-            ``moment_`` of `FedMoment` or of a fit, or the folder that it was written to. Only
+        release : Covariance or path
+            ``release_`` of `FedCovariance` or of a fit, or the folder that it was written to. Only
             ``n_components``, ``iteration_rank`` and ``standardize`` are left to choose; other parameters
             must be left out, or be those of the release.
         """
-        given = moment if isinstance(moment, Moment) else read_moment(moment)
+        given = release if isinstance(release, Covariance) else read_covariance(release)
         result = result_from(given, options_of(self))
         show_warnings(result)
         return self._take(result)
@@ -389,10 +389,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 _OF_RESULTS = (
     "components", "explained_variance", "explained_variance_ratio", "singular_values", "component_angles",
     "subspace_angles", "spectrum", "denoised_variance", "denoised_variance_ratio", "mean", "n_components",
-    "n_samples", "silo_sizes", "basis", "solver", "privacy", "study", "kernels", "moment", "score_counts",
+    "silo_sizes", "basis", "solver", "privacy", "study", "kernels", "release", "score_counts",
 )  # fmt: skip
 _RENAMED = {
     "codebook": "code_book",
+    "n_samples_seen": "n_samples",
     "n_steps": "record.n_steps",
     "warnings": "record.remarks",
     "history": "rounds",
@@ -403,12 +404,12 @@ for _name, _place in {**{name: name for name in _OF_RESULTS}, **_RENAMED}.items(
     setattr(FedPCA, f"{_name}_", property(attrgetter(f"result_.{_place}")))
 
 
-class FedMoment(BaseEstimator):
+class FedCovariance(BaseEstimator):
     """The pooled covariance of rows that silos hold and do not pool: paid for once, analysed at no cost.
 
     Each silo releases its noised covariance, as it does for `FedPCA`, charged to the same ledgers under the
-    same name: a fit that had it already costs nothing more, and the other way round. `Moment.save` writes
-    it; `FedPCA.fit_moment` and the estimators of `fedpower.analyses` compute with it.
+    same name: a fit that had it already costs nothing more, and the other way round. `Covariance.save` writes
+    it; `FedPCA.fit_covariance` and the estimators of `fedpower.analysis` compute with it.
 
     Parameters
     ----------
@@ -417,8 +418,12 @@ class FedMoment(BaseEstimator):
 
     Attributes
     ----------
-    moment_ : Moment
-        What was released, with its statement and the law of its noise.
+    covariance_ : ndarray of shape (n_features_in_, n_features_in_)
+        The released covariance, in the units of the columns.
+    location_ : ndarray of shape (n_features_in_,)
+        The released mean; zero for ``center=False``.
+    release_ : Covariance
+        The release as an object: covariance, mean, noise, privacy statement and record.
     privacy_ : PrivacyStatement
         What is promised about the rows; print it.
     codebook_ : CodeBook or None
@@ -429,10 +434,10 @@ class FedMoment(BaseEstimator):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedpower import FedMoment, FedPCA
+    >>> from fedpower import FedCovariance, FedPCA
     >>> rows = np.random.default_rng(0).normal(size=(3, 400, 4))
-    >>> moment = FedMoment(epsilon=float("inf")).fit_silos(list(rows)).moment_
-    >>> FedPCA(2, epsilon=float("inf")).fit_moment(moment).components_.shape
+    >>> release = FedCovariance(epsilon=float("inf")).fit_silos(list(rows)).release_
+    >>> FedPCA(2, epsilon=float("inf")).fit_covariance(release).components_.shape
     (2, 4)
     """
 
@@ -460,16 +465,28 @@ class FedMoment(BaseEstimator):
         return self._take(self._model().fit_silos(silos, y, **run))
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write the moment as a folder and return where it is: see `Moment.save`."""
-        return self.moment_.save(folder, force=force)
+        """Write the covariance as a folder and return where it is: see `Covariance.save`."""
+        return self.release_.save(folder, force=force)
+
+    @property
+    def covariance_(self) -> Array:
+        """The released covariance, in the units of the columns."""
+        return self.release_.covariance
+
+    @property
+    def location_(self) -> Array:
+        """The released mean; zero for ``center=False``."""
+        return self.release_.mean
 
     def _model(self) -> FedPCA:
-        return FedPCA(1, noise="moment", solver="moment", standardize=False, **self.get_params(deep=False))
+        return FedPCA(
+            1, noise="covariance", solver="upload", standardize=False, **self.get_params(deep=False)
+        )
 
     def _take(self, model: FedPCA) -> Self:
-        self.moment_, self.privacy_ = released_moment(model.result_), model.result_.privacy
-        self.codebook_ = self.moment_.code_book
-        keep_columns(self, model.n_features_in_, self.moment_.feature_names)
+        self.release_, self.privacy_ = released_covariance(model.result_), model.result_.privacy
+        self.codebook_ = self.release_.code_book
+        keep_columns(self, model.n_features_in_, self.release_.feature_names)
         return self
 
 

@@ -7,7 +7,6 @@ from os import PathLike
 from typing import Any
 
 from fedpower.engines.inprocess import Run, check_ledgers, federate, prepare_silos, read_silos, survey_silos
-from fedpower.errors import InputError, is_showable, require
 from fedpower.estimator.fit_warnings import (
     ClippingWarning,
     NoiseWarning,
@@ -26,13 +25,14 @@ from fedpower.estimator.terms import (
     rank_and_width,
     shortens,
 )
+from fedpower.exceptions import InputError, is_showable, require
 from fedpower.options import Edge, Iterative, Node, Options
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.solvers.upload import decompose
 from fedpower.protocol.study import SolverChoice, Study
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 from fedpower.report.outcome import recorded, result_of
 from fedpower.report.result import Result
 from fedpower.report.view import cause_of_noise
@@ -233,7 +233,7 @@ def fit_data(options: Options, data: Data, run: Run) -> Result:
     fit, sources, solver = _Fit(options, data, run), data.sources, options.solver
     expected, treatment = fit.expected()
     rows: dict[str, LocalMoment] | dict[str, Survey]
-    with every_problem(sources.values()):
+    with every_problem(sources.values(), gaps=options.takes_gaps):
         treatment, leak = bounded(options, treatment, sources.values())
         if treatment is None:
             rows = survey_silos(sources, **fit.reading)
@@ -284,7 +284,7 @@ def prepare_data(options: Options, data: Data, run: Run) -> CodeBook:
         )
     fit = _Fit(options, data, run)
     fit.expected()
-    with every_problem(data.sources.values()):
+    with every_problem(data.sources.values(), gaps=True):
         surveys = survey_silos(data.sources, **fit.reading)
     study, _, _ = fit.study_of(surveys, None)
     if not run.ledgers:
@@ -320,49 +320,49 @@ _OF_THE_RUN = (
 )  # fmt: skip
 
 
-def result_from(moment: Moment, options: Options) -> Result:
+def result_from(release: Covariance, options: Options) -> Result:
     """Return the result of a fit to a released covariance, by the functions that a direct fit has."""
-    record, study = moment.record, moment.study
+    record, study = release.record, release.study
     released, untouched = record.parameters, recorded(Options())
     for name, value in recorded(options).items():
         known = (untouched.get(name), released.get(name))
         must = f"left out in a fit to a released covariance, or that of the release, {known[1]!r}"
         require(name in _CHOSEN or value in known, name, must, value)
-    rank, width = rank_and_width(options, moment.n_samples, moment.n_features, study.noise)
+    rank, width = rank_and_width(options, release.n_samples, release.n_features, study.noise)
     network = {"": None, "edge": Edge(), "row": Node()}[study.network]
     meant = replace(
         options,
-        center=moment.centered,
-        codebook=CodeBook(normalize=True) if moment.treatment.normalize else record.book,
+        center=release.centered,
+        codebook=CodeBook(normalize=True) if release.treatment.normalize else record.book,
         unit=options.unit if network is None else network,
     )
     book, rules = record.book, record.table_rules
     solution = decompose(
-        moment.pooled,
-        sizes=moment.silo_sizes,
+        release.pooled,
+        sizes=release.silo_sizes,
         rank=rank,
         iteration_rank=width,
         standardize=meant.standardizes,
         groups=study.groups,
         book=book,
-        shortens=shortens(study, rules, normalize=moment.treatment.normalize),
+        shortens=shortens(study, rules, normalize=release.treatment.normalize),
     )
     found = result_of(
-        Outcome(solution=solution, rounds=[], study=study, privacy=moment.privacy),
+        Outcome(solution=solution, rounds=[], study=study, privacy=release.privacy),
         options=meant,
-        treatment=moment.treatment,
-        feature_names=moment.feature_names,
-        solver=SolverChoice(solver="moment", reason="it is computed from a released covariance"),
+        treatment=release.treatment,
+        feature_names=release.feature_names,
+        solver=SolverChoice(solver="upload", reason="it is computed from a released covariance"),
         rules=rules,
     )
     origin = {name: value for name in _OF_THE_RUN if (value := getattr(record, name))}
     chosen = {name: value for name, value in recorded(options).items() if name in _CHOSEN}
-    return replace(found, moment=moment).with_record(**origin, parameters=released | chosen)
+    return replace(found, release=release).with_record(**origin, parameters=released | chosen)
 
 
-def released_moment(result: Result) -> Moment:
+def released_covariance(result: Result) -> Covariance:
     """Return the covariance that a fit kept; its record leaves open how many components there are to be."""
-    moment = result.moment
-    assert moment is not None, "an upload is kept"
+    release = result.release
+    assert release is not None, "an upload is kept"
     open_terms = {"n_components": None, "standardize": None, "solver": "auto"}
-    return moment.with_record(parameters={**moment.record.parameters, **open_terms})
+    return release.with_record(parameters={**release.record.parameters, **open_terms})

@@ -18,11 +18,11 @@ import scipy.optimize
 from msgspec import structs
 from numpy.typing import ArrayLike
 
-from fedpower.errors import InputError, require
 from fedpower.estimator.terms import build_study, noise_of, options_of
+from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array, sin_theta
 from fedpower.options import AGGREGATIONS, FLAT, SOLVERS, Noise, Options
-from fedpower.privacy.budget import MEAN, MOMENT, SCORES, SMALLEST_EPSILON, QueryTerms
+from fedpower.privacy.budget import COVARIANCE, MEAN, SCORES, SMALLEST_EPSILON, QueryTerms
 from fedpower.privacy.sensitivity import noise_for, summary_size
 from fedpower.protocol.coordinator import Ask, Coordinator, Round, drive, in_turn
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only, rounded
@@ -109,7 +109,7 @@ class _Facts:
 
     def terms(self, options: Options) -> tuple[Study, SolverSettings, SolverChoice]:
         """Return the terms of a fit with these options; it prepares where it is given nothing."""
-        prepared = options.prepares and noise_of(options, self.n_features) == "moment"
+        prepared = options.prepares and noise_of(options, self.n_features) == "covariance"
         return build_study(
             options,
             n_rows=self.n_rows,
@@ -159,8 +159,8 @@ def plan(
 ) -> Plan:
     """Return what a fit of ``model`` would cost and give, with every solver that it could take.
 
-    Only public facts are used. Each candidate is rehearsed: the real solver runs on a made-up moment with the
-    noise that is to come, and the median is reported.
+    Only public facts are used. Each candidate is rehearsed: the real solver runs on a made-up covariance
+    with the noise that is to come, and the median is reported.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def plan(
     n_features
         d.
     spectrum
-        Leading eigenvalues of the moment of the bounded rows (norm at most 1), see `full_spectrum` and
+        Leading eigenvalues of the covariance of the bounded rows (norm at most 1), see `full_spectrum` and
         `spectrum_of_result`. Without it, only what does not depend on it is predicted.
     n_rehearsals
         Over how many the median is taken; None lets the number of columns decide.
@@ -202,7 +202,7 @@ def plan(
     )
     study, _, choice = facts.terms(options)
     chosen = (choice.solver, study.noise, study.aggregation)
-    modes = ["moment", "step", "paper"] if options.is_private else ["none"]
+    modes = ["covariance", "step", "paper"] if options.is_private else ["none"]
     clips = n_features >= _CLIPPED_FROM and options.unit is None
     if options.is_private and (clips or study.noise == "clipped"):
         modes.insert(1, "clipped")
@@ -279,7 +279,7 @@ def _cost(study: Study, *, summed: bool) -> _Run:
     asked = [terms for terms in study.queries if summed or terms.label == SCORES]
     if summed and not study.is_private:
         size = summary_size(study.n_features, with_mean=study.center)
-        asked.append(QueryTerms(MOMENT, size, 1.0))
+        asked.append(QueryTerms(COVARIANCE, size, 1.0))
     session = int(study.is_secure)  # a further round opens it
     rounds = len(asked) + session
     public = sum(_public_bytes(study, terms.label) + _MEMBER * len(study.identities) for terms in asked)
@@ -294,13 +294,13 @@ def _public_bytes(study: Study, label: str) -> int:
     """Return how long what a query is asked with is."""
     if label == SCORES:
         return 16 * study.n_features
-    if study.noise == "clipped" and label not in (MOMENT, MEAN):
+    if study.noise == "clipped" and label not in (COVARIANCE, MEAN):
         return 4 * study.n_features * (width_of(study, label) + int(study.center))
     return 8 * study.n_features * N_VECTORS[label] if study.preparation else 0
 
 
 def _rehearsed(settings: SolverSettings, spectrum: Array, std: float, n_rows: int, seed: int) -> _Run:
-    """Return what ``settings`` would come to on a moment with these eigenvalues and pooled noise."""
+    """Return what ``settings`` would come to on a covariance with these eigenvalues and pooled noise."""
     d, rng = settings.study.n_features, np.random.default_rng(seed)
     width = min(d, _MOST_COLUMNS) if sums_moment(settings.study) else d
     study, std, spectrum = _bare(settings.study, width), std * math.sqrt(d / width), spectrum[:width]
@@ -314,7 +314,7 @@ def _rehearsed(settings: SolverSettings, spectrum: Array, std: float, n_rows: in
         else:
             # Of a given number of components no angles are asked for, which take longer than all the rest.
             sums.has_angles = not isinstance(settings.rank, int)
-            # A drawn moment is diagonal: standardised, it would be the identity.
+            # A drawn covariance is diagonal: standardised, it would be the identity.
             script = replace(settings, study=study, standardize=False, code_book=None).script(sums)
         try:
             next(script)
@@ -369,7 +369,7 @@ def _noised(spectrum: Array, std: float, rng: np.random.Generator) -> Array:
 
 @dataclass(slots=True, kw_only=True)
 class _DrawnSums(Sums):
-    """Sums over rows that are nobody's, of normal coordinates with the moment diag(λ)."""
+    """Sums over rows that are nobody's, of normal coordinates with the covariance diag(λ)."""
 
     spectrum: Array
     std: float
@@ -399,7 +399,7 @@ class _DrawnSums(Sums):
     def moment(self, public: bytes = b"") -> Generator[Ask, Round, Pooled]:
         yield from ()
         return Pooled(
-            moment=_noised(self.spectrum, self.std, self.rng),
+            covariance=_noised(self.spectrum, self.std, self.rng),
             center=np.zeros(self.spectrum.size) if self.study.center else None,
             total_variance=float(self.spectrum.sum()),
             noise_std=self.std if self.has_angles else 0.0,
@@ -408,7 +408,7 @@ class _DrawnSums(Sums):
 
 
 class _DrawnReleases(ExactReleases):
-    """Answers from rows of all silos: the moment diag(λ) about the mean, with the pooled noise.
+    """Answers from rows of all silos: the covariance diag(λ) about the mean, with the pooled noise.
 
     They are as long as a private silo's: rounded after their last local step.
     """
@@ -416,7 +416,7 @@ class _DrawnReleases(ExactReleases):
     def __init__(
         self, spectrum: Array, study: Study, *, std: float, n_rows: int, rng: np.random.Generator
     ) -> None:
-        noised = _noised(spectrum, std, rng) if study.noise == "moment" else None
+        noised = _noised(spectrum, std, rng) if study.noise == "covariance" else None
 
         def product(basis: Array, center: Array | None = None) -> Array:
             if noised is not None:
@@ -496,7 +496,7 @@ def _better(candidates: Sequence[Candidate]) -> str | None:
 def _out_of_reach(options: Options, candidates: Sequence[Candidate], facts: _Facts) -> str | None:
     """Return a remark where no private fit can find the components, with what it would take."""
     rank, d, values = options.n_components, facts.n_features, facts.spectrum
-    levels = [each.noise_level for each in candidates if each.noise == "moment"]
+    levels = [each.noise_level for each in candidates if each.noise == "covariance"]
     if not levels or not isinstance(rank, int | np.integer) or rank > d:
         return None
     least = min(levels) * math.sqrt(d / 2.0)

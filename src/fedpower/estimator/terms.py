@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedpower.engines.inprocess import Paths
-from fedpower.errors import InputError, require
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
+from fedpower.exceptions import InputError, require
 from fedpower.options import Auto, Edge, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON, Outlook, scores_share, shares_of
@@ -23,11 +23,10 @@ from fedpower.protocol.secure import Identity
 from fedpower.protocol.solvers import SETTINGS, SolverSettings
 from fedpower.protocol.solvers.shared import Rank
 from fedpower.protocol.study import PREPARED, NoiseMode, SolverChoice, Study, sums_moment
-from fedpower.report.codebook_file import read_code_book
 from fedpower.report.text import human_bytes
 from fedpower.rows.source import RowSource, largest_row_norm
 from fedpower.rules.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
-from fedpower.rules.codebook import ranges_of
+from fedpower.rules.codebook import CodeBook, ranges_of
 from fedpower.rules.rules import TableRules
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.moment import MOST_SQUARE_FEATURES
@@ -46,7 +45,7 @@ def options_of(model: Any) -> Options:
     """Return the options of an estimator, checked; a code book that is a path is read."""
     given = model.get_params(deep=False)
     if isinstance(given["codebook"], str | PathLike):
-        given["codebook"] = read_code_book(given["codebook"])
+        given["codebook"] = CodeBook.load(given["codebook"])
     return Options(**given)
 
 
@@ -118,10 +117,10 @@ def rank_and_width(
         asked = most
     is_fraction = isinstance(asked, Real) and not isinstance(asked, Integral) and 0 < float(asked) < 1
     if is_fraction or (isinstance(asked, str) and asked == "auto"):
-        if noise not in ("none", "moment"):
+        if noise not in ("none", "covariance"):
             raise InputError(
-                f"n_components={asked!r} must go with noise='moment' or epsilon=inf, got noise={noise!r}, "
-                "whose releases do not show the whole spectrum; give a number of components"
+                f"n_components={asked!r} must go with noise='covariance' or epsilon=inf, got noise={noise!r}"
+                ", whose releases do not show the whole spectrum; give a number of components"
             )
         return float(asked) if is_fraction else "auto", n_features
     must = f"a whole number from 1 to min(n_samples, n_features)={most}, a fraction between 0 and 1 or 'auto'"
@@ -205,7 +204,7 @@ def build_study(
         more |= {"scores": scores, "roster": "" if agreement else _digest(axes)}
     if rules is not None and columns is not None:
         more |= {"rules": rules.digest, "groups": rules.groups(columns)}
-    if center and noise == "moment" and (treatment is None or treatment.low is not None):
+    if center and noise == "covariance" and (treatment is None or treatment.low is not None):
         more["mean_weight"] = PREPARED_MEAN_WEIGHT
     network = options.network
     study = Study(
@@ -272,7 +271,7 @@ def noise_of(options: Options, n_features: int, n_rows: int | None = None) -> No
     fits = may_clip and not any(_conflicts(options, "clipped", rank))
     if fits and _outlook(options, n_features, n_rows, int(rank)).gains_by_clipping():
         return "clipped"
-    return "moment" if n_features <= MOST_SQUARE_FEATURES else "step"
+    return "covariance" if n_features <= MOST_SQUARE_FEATURES else "step"
 
 
 def _outlook(options: Options, n_features: int, n_rows: int | None, rank: int) -> Outlook:
@@ -302,21 +301,22 @@ def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
     elif isinstance(options.aggregation, Secure):
         odd = first or ("lookahead" if getattr(solver, "lookahead", None) else "")
         cases = {
-            f"aggregation='secure' must go with solver='moment', got {asked!r}: silos take part in one sum, "
-            "and every later round would be another": noise == "moment" and asked not in ("auto", "moment"),
+            f"aggregation='secure' must go with solver='upload', got {asked!r}: silos take part in one sum, "
+            "and every later round would be another": noise == "covariance"
+            and asked not in ("auto", "upload"),
             f"{odd} must be left out with aggregation='secure': local steps, or those of some silos, are not "
             "a sum over all": odd,
         }
     else:
-        why, mode = _why_upload(options, noise, rank), "must go with noise='moment' or epsilon=inf"
+        why, mode = _why_upload(options, noise, rank), "must go with noise='covariance' or epsilon=inf"
         given = [name for name in given if (name, noise) != ("n_steps", "step")]
         foreign = [name for name in given if name != "n_participants" and not isinstance(solver, PowerMethod)]
-        odd = next(iter(given), "" if asked in ("auto", "moment") else f"solver={asked!r}")
+        odd = next(iter(given), "" if asked in ("auto", "upload") else f"solver={asked!r}")
         hint = "; pass standardize=False" if "standardised" in (why or "") else ""
         cases = {
             f"drift_correction {mode}, got noise={noise!r}, where the product that it needs would be one "
             "more release": by_step and getattr(solver, "drift_correction", False),
-            f"noise must be 'moment' because {why}, got {noise!r}{hint}": why and by_step,
+            f"noise must be 'covariance' because {why}, got {noise!r}{hint}": why and by_step,
             f"{odd} must be left out because {why}, which an upload gives{hint}": why and odd,
             f"solver={asked!r} {mode}, got noise={noise!r}": by_step and "step" not in solver.noises,
             f"{next(iter(foreign), '')} must be left out with solver={asked!r}; it belongs to 'fedpower'": (
@@ -328,7 +328,7 @@ def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
 
 def _why_upload(options: Options, noise: str, rank: Rank) -> str | None:
     """Return why nothing but the upload of the covariance will do; None where others do."""
-    if noise == "moment" and not isinstance(rank, int):
+    if noise == "covariance" and not isinstance(rank, int):
         return f"n_components={rank!r} is read off the whole spectrum"
     if options.network is not None:
         return "communities are found from the whole matrix"
@@ -371,9 +371,9 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
         start = "after the covariance" if sums_moment(study) else "from a random start"
         solver, reason = "clipped", f"rows count by their clipped products with few directions, {start}"
     elif study.is_secure:
-        solver, reason = "moment", "a secure sum adds the silos' covariances once"
+        solver, reason = "upload", "a secure sum adds the silos' covariances once"
     elif why is not None:
-        solver, reason = "moment", why
+        solver, reason = "upload", why
     elif options.solver.name != "auto":
         solver, reason = options.solver.name, "it was asked for"
     elif given:
@@ -383,9 +383,9 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
     elif study.noise == "step":
         reason = "every product is noised and paid for, and krylov uses all of them together"
     elif d <= MOST_SQUARE_FEATURES and upload <= steps:
-        solver, reason = "moment", f"one upload of the moment is cheapest: {figures}"
+        solver, reason = "upload", f"one upload of the covariance is cheapest: {figures}"
     else:
-        reason = f"the moment is too large to upload lightly: {figures}"
+        reason = f"the covariance is too large to upload lightly: {figures}"
     return SolverChoice(solver=solver, reason=reason)
 
 
@@ -406,7 +406,9 @@ def settings_of(
         "study": study,
         "rank": rank,
         "standardize": options.standardizes,
-        "keep_moment": study.noise == "moment" or solver.name == "moment" or options.network is not None,
+        "keep_covariance": study.noise == "covariance"
+        or solver.name == "upload"
+        or options.network is not None,
         "code_book": options.book,
         "shortens": shortens(study, options.rules, normalize=bool(options.public.normalize)),
         "gains": gains,

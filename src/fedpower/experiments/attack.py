@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import beta
 
-from fedpower.errors import InputError, needed
+from fedpower.exceptions import InputError, needed
 from fedpower.linalg import Array
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
@@ -98,11 +98,11 @@ def study_of(mode: NoiseMode, epsilon: float, setting: AttackSetting) -> Study:
 
 def moment_of(rows: Array, mode: NoiseMode = "none") -> LocalMoment:
     return local_moment(
-        open_source(rows), RowTreatment(row_norm=1.0), rank=4, steps=10, on_lattice=mode == "moment"
+        open_source(rows), RowTreatment(row_norm=1.0), rank=4, steps=10, on_lattice=mode == "covariance"
     )
 
 
-MODES: tuple[Literal["paper", "step", "moment"], ...] = ("paper", "step", "moment")
+MODES: tuple[Literal["paper", "step", "covariance"], ...] = ("paper", "step", "covariance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +170,14 @@ def rebuild(bases: Sequence[Array], products: Sequence[Array], ridge: float = 0.
 def _play(
     mode: NoiseMode, epsilon: float, setting: AttackSetting, seed: int, source: NoiseSource
 ) -> tuple[float, float]:
-    """Return the error of the rebuilt moment, and the cosine of the row read off it."""
+    """Return the error of the rebuilt covariance, and the cosine of the row read off it."""
     rows = silo_rows(setting, seed)[0]
     exact = moment_of(rows).moment()
     bases, products = overhear(mode, epsilon, setting, seed, source)
     expected = setting.n_features**-3.0  # d² entries share ‖A‖_F² ≥ 1/d, as tr A = 1
     budget = study_of(mode, epsilon, setting).budget
     noise = 0.0 if budget is None else budget.std(setting.n_rows) ** 2
-    if mode == "moment":  # the same noised moment every time: solve for it, then shrink
+    if mode == "covariance":  # the same noised covariance every time: solve for it, then shrink
         guess = rebuild(bases, products) / (1 + noise / 2 / expected)
     else:
         guess = rebuild(bases, products, ridge=noise / expected)
@@ -208,9 +208,9 @@ def _draw(figure: Any, results: Sequence[_AttackResult], setting: AttackSetting)
     rounding, chance = max(exact.error, 1e-16), chance_cosine(setting)
     right.axhline(chance, color="0.6", linewidth=1, label=f"a blind guess: {chance:.2f}")
     panels = (
-        (left, "error", rounding, f"without noise: {exact.error:.0e}, the moment itself",
-         {"yscale": "log", "ylim": (rounding / 20, 20), "title": "The silo's moment",
-          "ylabel": "relative error of the rebuilt moment"}),
+        (left, "error", rounding, f"without noise: {exact.error:.0e}, the covariance itself",
+         {"yscale": "log", "ylim": (rounding / 20, 20), "title": "The silo's covariance",
+          "ylabel": "relative error of the rebuilt covariance"}),
         (right, "row_cosine", exact.row_cosine, f"without noise: {exact.row_cosine:.2f}, the row itself",
          {"ylim": (0, 1.08), "title": "One patient's row",
           "ylabel": "|cos| of the row and the row read off"}),
@@ -229,10 +229,11 @@ def _draw(figure: Any, results: Sequence[_AttackResult], setting: AttackSetting)
         axes.minorticks_off()
         axes.legend(title="noise mode", fontsize=8, title_fontsize=8, loc="center")
     caption = (
-        f"A coordinator that follows Algorithm 1 solves for the moment from what one of {setting.n_silos} "
-        f"silos sent in {setting.n_steps} rounds\n({setting.n_rows} rows, {setting.n_features} columns, rank "
-        f"{setting.iteration_rank}, δ = {setting.delta:g}; medians). Rebuilding the moment well under noise "
-        "is the purpose of the method;\nreading off a row is a breach."
+        "A coordinator that follows Algorithm 1 solves for the covariance from what one of "
+        f"{setting.n_silos} silos sent in {setting.n_steps} rounds\n({setting.n_rows} rows, "
+        f"{setting.n_features} columns, rank {setting.iteration_rank}, δ = {setting.delta:g}; "
+        "medians). Rebuilding the covariance well under noise is the purpose of the method;\n"
+        "reading off a row is a breach."
     )
     figure.text(0.02, 0.02, caption, fontsize=8)
     figure.subplots_adjust(left=0.08, right=0.98, top=0.92, bottom=0.26, wspace=0.24)
@@ -245,7 +246,7 @@ INK, GREY = "#000000", "#dddddd"
 _STYLES: dict[str, dict[str, Any]] = {  # in grey they differ by shade, line and marker
     "paper": {"color": "0.6", "linestyle": ":", "marker": "s"},
     "step": {"color": "0.35", "linestyle": "--", "marker": "^"},
-    "moment": {"color": "0.0", "linestyle": "-", "marker": "o"},
+    "covariance": {"color": "0.0", "linestyle": "-", "marker": "o"},
 }
 
 _SETTINGS = {

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, ndtri
 
-from fedpower.errors import InputError, require
+from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array
 from fedpower.privacy.accounting import NoiseMode, epsilon_of, mu_of, noise_multiplier
-from fedpower.privacy.budget import MOMENT, PRODUCT, QueryTerms
+from fedpower.privacy.budget import COVARIANCE, PRODUCT, QueryTerms
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, Noise
@@ -56,9 +56,9 @@ Progress = Callable[[int, int], None]
 """Called with the runs played and the runs to play."""
 
 _Mode = NoiseMode | Literal["secure", "prepared", "clipped", "scores"]
-"""A noise mode; ``secure``: the noise of `moment` that silos of a secure sum share; ``prepared``:
-private preparation and the moment after it; ``clipped``: clipped products; or ``scores``: the moment and
-the counts of scores after it.
+"""A noise mode; ``secure``: the noise of `covariance` that silos of a secure sum share; ``prepared``:
+private preparation and the covariance after it; ``clipped``: clipped products; or ``scores``: the covariance
+and the counts of scores after it.
 """
 
 AUDITED_SHARES = (0.15, 0.15, 0.1, 0.3, 0.2)
@@ -68,7 +68,7 @@ AUDITED_SCORES = 0.5
 CLIP, WIDTH = 0.25, 2
 """α and the width of every clipped product."""
 
-_BOUND = 0.5  # of the prepared moment that is asked for: every row is longer
+_BOUND = 0.5  # of the prepared covariance that is asked for: every row is longer
 _AUDITED, _HONEST, _COLLUDER, _RUN = "audited", "honest", "colluder", "audit"
 _PROGRESS_EVERY = 50
 _N_THRESHOLDS = 200
@@ -313,7 +313,7 @@ def _asked(study: Study, budget: Budget, n_rows: int) -> list[tuple[Question, Qu
 def _query(study: Study, label: str, place: int) -> Query:
     d = study.n_features
     ones = np.ones(d)
-    if label == MOMENT:
+    if label == COVARIANCE:
         away = math.sqrt(d) * np.eye(d)[0]
         return moment_of(
             study, vectors_to_bytes((-ones, ones, away, ones), _BOUND) if study.preparation else b""
@@ -354,7 +354,7 @@ def _neighbours(study: Study, n_rows: int, pair: tuple[Array, Array] | None) -> 
     else:
         overlap = 0.0
         if study.center:
-            overlap = -(MEAN_WEIGHT**2) if study.noise == "moment" else -1 / (4 * (study.n_steps or 1))
+            overlap = -(MEAN_WEIGHT**2) if study.noise == "covariance" else -1 / (4 * (study.n_steps or 1))
         worst = unit[0], overlap * unit[0] + math.sqrt(1 - overlap**2) * unit[1]
     before, after = (np.vstack([np.tile(others, (n_rows - 1, 1)), row]) for row in pair or worst)
     return before, after
@@ -384,7 +384,7 @@ def _as_held(rows: Array, study: Study, world: int) -> Rows:
         RowTreatment(row_norm=1.0),
         rank=WIDTH,
         steps=10,
-        on_lattice=study.noise == "moment",
+        on_lattice=study.noise == "covariance",
         rereads=bool(study.design),
     )
 
@@ -463,7 +463,7 @@ def study_of(
     iteration_rank: int = 2,
     center: bool = False,
 ) -> Study:
-    terms: dict[str, Any] = {"noise": "moment", "iteration_rank": n_features, "center": center}
+    terms: dict[str, Any] = {"noise": "covariance", "iteration_rank": n_features, "center": center}
     if mode in ("step", "paper"):
         terms |= {"noise": mode, "iteration_rank": iteration_rank, "n_steps": n_steps}
     elif mode == "prepared":

@@ -2,7 +2,7 @@
 
 import importlib.util
 
-from fedpower.errors import InputError, installing
+from fedpower.exceptions import InputError, installing
 
 STUDY_FILE, SILO_FILE = "study.toml", "silo.toml"
 TLS, KEY, CERTIFICATE, AUTHORITY_CERTIFICATE = "tls", "party.key", "party.crt", "authority.crt"

@@ -16,8 +16,8 @@ from typing import Any, cast
 import msgspec
 
 from fedpower.engines.inprocess import Pace, drive_paced
-from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
 from fedpower.estimator.terms import public_rng
+from fedpower.exceptions import FedpowerError, InputError, ProtocolError, RefusedError
 from fedpower.federation.kits import COORDINATOR, RUNNER, Kit, private_folder, write_private
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
 from fedpower.federation.study_file import StudyFile

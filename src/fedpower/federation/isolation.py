@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.federation import STUDY_FILE, TLS
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture

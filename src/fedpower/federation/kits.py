@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, SILO_FILE, STUDY_FILE, TLS
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
-from fedpower.report.files import write_whole
+from fedpower.files import write_whole
 
 COORDINATOR, RUNNER, AUTHORITY = "coordinator", "runner", "authority"
 AUTHORITY_KEY, SIGNED = "authority.key", "signed"

@@ -32,7 +32,7 @@ from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.sfm.constants import Types
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.federation import SILO_FILE
 from fedpower.federation.kits import COORDINATOR, RUNNER, make_kits
 from fedpower.federation.processes import start_party, stop

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import msgspec
 
-from fedpower.errors import FedpowerError, InputError, ProtocolError
+from fedpower.exceptions import FedpowerError, InputError, ProtocolError
 from fedpower.federation import TLS, isolation
 from fedpower.federation.processes import end_group, end_with_starter
 

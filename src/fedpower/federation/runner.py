@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from fedpower.errors import ProtocolError
+from fedpower.exceptions import ProtocolError
 from fedpower.federation.kits import COORDINATOR, RUNNER, Kit, write_private
 from fedpower.protocol.receiving import cleaned
 from fedpower.toml import Part

@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import structs
 
 from fedpower.engines.inprocess import declared, read_silos, survey_silos
-from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError, require
+from fedpower.exceptions import BudgetError, InputError, LedgerError, ProtocolError, require
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.ledger import DEFAULT_VERSION, Ledger, check_label, rounded_down
 from fedpower.privacy.noise import NoiseSource
@@ -229,7 +229,7 @@ def open_silo(
     private, name, treatment = study.is_private, silo_file.name, study_file.treatment
     sources = {name: silo_file.source(study_file)}
     moment: LocalMoment | Survey
-    with every_problem(sources.values()):
+    with every_problem(sources.values(), gaps=treatment is None):
         if treatment is None:
             moment = survey_silos(sources, fingerprinted=private)[name]
         else:

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from fedpower.errors import InputError, is_showable, require
+from fedpower import toml
 from fedpower.estimator.terms import ATTEMPTS, build_study, public_treatment
+from fedpower.exceptions import InputError, is_showable, require
 from fedpower.options import FLAT, Options, from_flat
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import SolverChoice, Study
-from fedpower.report import codebook_file
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
@@ -153,7 +153,7 @@ class StudyFile:
 
 def to_toml(content: Mapping[str, Any]) -> str:
     """Return the text of a file with this content, the tables of a study in the order of the reference."""
-    return codebook_file.to_toml({key: content[key] for key in (*_ORDER, *content) if key in content})
+    return toml.to_toml({key: content[key] for key in (*_ORDER, *content) if key in content})
 
 
 def read_study(path: Path) -> StudyFile:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from fedpower.errors import InputError, ProtocolError
+from fedpower.exceptions import InputError, ProtocolError
 from fedpower.federation import isolation
 from fedpower.federation.kits import Kit
 from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings

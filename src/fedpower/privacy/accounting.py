@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpower.errors import require
+from fedpower.exceptions import require
 from fedpower.linalg import Array
 from fedpower.privacy.sensitivity import Moved, moved_by_row, whole
 
@@ -136,15 +136,15 @@ def check_delta(delta: float) -> float:
     return float(delta)
 
 
-NoiseMode = Literal["paper", "step", "moment"]
-_NOISED: dict[str, Moved] = {"paper": "paper", "step": "product", "moment": "moment"}
+NoiseMode = Literal["paper", "step", "covariance"]
+_NOISED: dict[str, Moved] = {"paper": "paper", "step": "product", "covariance": "covariance"}
 
 
 def noise_std(
     mode: NoiseMode, *, epsilon: float, delta: float, n_rows: int, n_steps: int, iteration_rank: int
 ) -> float:
     """Return the standard deviation of the noise of one release in `mode`."""
-    require(mode in _NOISED, "the noise mode", "'paper', 'step' or 'moment'", mode)
+    require(mode in _NOISED, "the noise mode", "'paper', 'step' or 'covariance'", mode)
     multiplier = noise_multiplier(mode, epsilon=epsilon, delta=delta, n_steps=n_steps)
     return moved_by_row(_NOISED[mode], iteration_rank) / whole("n_rows", n_rows) * multiplier
 
@@ -152,7 +152,7 @@ def noise_std(
 def noise_multiplier(mode: NoiseMode, *, epsilon: float, delta: float, n_steps: int) -> float:
     """Return standard deviation / sensitivity of one release in `mode`: see `noise_std`."""
     whole("n_steps", n_steps)
-    if mode == "moment" or epsilon == math.inf:
+    if mode == "covariance" or epsilon == math.inf:
         return multiplier_of(epsilon, delta)
     if mode == "step":
         return math.sqrt(n_steps) * multiplier_of(epsilon, delta)

@@ -11,7 +11,7 @@ from fedpower.sums.survey import STAGES
 SMALLEST_EPSILON = 1e-4
 """A smaller ε leaves nothing but noise, and is within what accounting may be off by."""
 
-MOMENT, MEAN, PRODUCT, SCORES = "moment", "mean", "product", "scores"
+COVARIANCE, MEAN, PRODUCT, SCORES = "covariance", "mean", "product", "scores"
 """Labels of queries; those of stages are their kinds, and clipped products have a number."""
 
 
@@ -104,7 +104,7 @@ class Design(NamedTuple):
         listed: list[QueryTerms] = []
         if self.warm:
             size = summary_size(n_features, with_mean=center)
-            listed.append(QueryTerms(MOMENT, size, self.moment_share))
+            listed.append(QueryTerms(COVARIANCE, size, self.moment_share))
         if self.mean_share:
             listed.append(QueryTerms(MEAN, n_features, self.mean_share))
         share = (1.0 - self.moment_share - self.mean_share) / len(self.widths)

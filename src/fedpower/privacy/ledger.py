@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from fedpower.errors import BudgetError, InputError, LedgerError, require
+from fedpower.exceptions import BudgetError, InputError, LedgerError, require
 from fedpower.privacy.accounting import check_delta, epsilon_of, mu_of
 
 ROUNDING = 1e-9

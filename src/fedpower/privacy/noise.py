@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower import native
-from fedpower.errors import require
+from fedpower.exceptions import require
 
 WIDEST_SCALE = 2**58
 """The largest `scale` of `gaussian_integers`: 14 times it fits in 62 bits."""

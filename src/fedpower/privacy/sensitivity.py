@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, require
+from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array, lower_of, symmetric_of
 from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
 from fedpower.rows.units import PARTS as UNIT_PARTS
@@ -24,7 +24,7 @@ from fedpower.sums.survey import CELL_SIDE
 _UNIT_ROUNDOFF = 2.0**-53
 
 
-Moved = Literal["moment", "product", "mean", "paper"]
+Moved = Literal["covariance", "product", "mean", "paper"]
 
 
 def moved_by_row(what: Moved, rank: int = 1) -> float:
@@ -36,7 +36,7 @@ def moved_by_row(what: Moved, rank: int = 1) -> float:
     whole("iteration_rank", rank)
     if what == "paper":
         return 2.0 * math.sqrt(rank)
-    return {"moment": math.sqrt(2.0), "product": 1.0 if rank == 1 else math.sqrt(2.0), "mean": 2.0}[what]
+    return {"covariance": math.sqrt(2.0), "product": 1.0 if rank == 1 else math.sqrt(2.0), "mean": 2.0}[what]
 
 
 def clipped_sensitivity(clip: float, iteration_rank: int) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fedpower.errors import ProtocolError, RefusedError, is_showable
+from fedpower.exceptions import ProtocolError, RefusedError, is_showable
 from fedpower.protocol.messages import (
     Answer,
     AskSteps,

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from fedpower.errors import ProtocolError
+from fedpower.exceptions import ProtocolError
 from fedpower.linalg import Alignment, Array
 
 Words = NDArray[np.uint64]
@@ -58,7 +58,7 @@ class AskMoment(_Body, frozen=True, kw_only=True):
     The factor F of A_i = FᵀF has few rows where the silo has: it reveals as much as A_i itself, and no more.
     """
 
-    label: Literal["mean", "variances", "moment", "factor"]
+    label: Literal["mean", "variances", "covariance", "factor"]
 
 
 class MomentPart(_Body, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.budget import MOMENT, SCORES
+from fedpower.privacy.budget import COVARIANCE, SCORES
 from fedpower.privacy.statement import EXACT_SCORES, PrivacyStatement, Protection, whom
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import QueryAnswer, SessionKey
@@ -168,7 +168,7 @@ def _in_plain_sums(
     sees, noise = _published(study), None
     supposed: tuple[str, ...] = ()
     asked = [(closed.kind, len(closed.answers)) for closed in rounds if closed.kind != SCORES]
-    if study.noise == "moment" and asked == [(MOMENT, len(sizes))] and not sampled:
+    if study.noise == "covariance" and asked == [(COVARIANCE, len(sizes))] and not sampled:
         # The result is computed from one sum of everybody's noised moment, and that alone.
         noise = smoothing(budget, sizes)
     summed = noise is not None and noise.mu < mu

@@ -15,7 +15,7 @@ from fedpower.rules.codebook import CodeBook
 class Pooled:
     """A pooled moment as it may be published: everything else is computed from it."""
 
-    moment: Array
+    covariance: Array
     center: Array | None
     total_variance: float
     noise_std: float = 0.0
@@ -27,18 +27,23 @@ class Pooled:
         """Return the moment corrected for missing cells, with what a code book warns of."""
         if book is None:
             return self
-        remarks = (*self.remarks, *book.warnings)
+        known = np.diagonal(self.covariance) > _CLEAR * self.noise_std
+        remarks = (*self.remarks, *book.warnings(known.tolist()))
         if book.present is None or (book.present == 1.0).all():
             return replace(self, remarks=remarks)
-        moment = available_case(self.moment, book.present, self.center)
+        moment = available_case(self.covariance, book.present, self.center)
         return replace(
             self,
-            moment=moment,
+            covariance=moment,
             center=None if self.center is None else self.center / book.present,
-            total_variance=self.total_variance + float(np.trace(moment) - np.trace(self.moment)),
+            total_variance=self.total_variance + float(np.trace(moment) - np.trace(self.covariance)),
             remarks=remarks,
             present=book.present,
         )
+
+
+_CLEAR = 3.0
+"""Times the noise's deviation: a larger variance is that of the column."""
 
 
 def available_case(moment: Array, present: Array, center: Array | None = None) -> Array:

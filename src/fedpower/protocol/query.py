@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, ProtocolError
+from fedpower.exceptions import InputError, ProtocolError
 from fedpower.linalg import Array, lower_of
-from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES
+from fedpower.privacy.budget import COVARIANCE, MEAN, PRODUCT, SCORES
 from fedpower.privacy.sensitivity import (
     Sensitivity,
     of_clipped_product,
@@ -74,9 +74,9 @@ def answers(*words: str) -> Callable[[_Class], _Class]:
     return register
 
 
-@answers(MOMENT)
+@answers(COVARIANCE)
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Moment:
+class Covariance:
     """Σ z zᵀ, Σ z where the study centres, and Σ ‖z‖², over lattice rows or the edges of a network."""
 
     n_features: int
@@ -84,10 +84,10 @@ class Moment:
     per_unit: int = 0
     treatment: RowTreatment | None = None
     public: bytes = b""
-    label: str = MOMENT
+    label: str = COVARIANCE
 
     @classmethod
-    def parse(cls, study: Study, label: str, public: bytes) -> "Moment":
+    def parse(cls, study: Study, label: str, public: bytes) -> "Covariance":
         treatment = None
         if study.preparation:
             (low, high, offset, scale), bound = _prepared(study, label, public)
@@ -331,7 +331,7 @@ def quantised(values: Array, power: int) -> Integers:
 
 def _no_bytes(public: bytes) -> None:
     if public:
-        raise ProtocolError("the moment and the mean must be asked for with nothing beside them")
+        raise ProtocolError("the covariance and the mean must be asked for with nothing beside them")
 
 
 def _require_clipped(study: Study) -> None:
@@ -367,9 +367,9 @@ def query_of(study: Study, label: str, public: bytes = b"") -> Query:
     return query
 
 
-def moment_of(study: Study, public: bytes = b"") -> Moment:
+def moment_of(study: Study, public: bytes = b"") -> Covariance:
     """Return the moment that a study asks for."""
-    return Moment.parse(study, MOMENT, public)
+    return Covariance.parse(study, COVARIANCE, public)
 
 
 def tally_parts(study: Study) -> int:
@@ -392,7 +392,7 @@ class _Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bound: float | None
 
 
-N_VECTORS = {"octaves": 0, "bins": 2, "zoom": 3, "means": 2, "norms": 4, MOMENT: 4}
+N_VECTORS = {"octaves": 0, "bins": 2, "zoom": 3, "means": 2, "norms": 4, COVARIANCE: 4}
 """How many of them the question of a stage has, and that of the moment; the third of ``zoom`` is 1 for
 the columns that are asked about, and 0 for others."""
 
@@ -416,8 +416,8 @@ def _prepared(study: Study, label: str, public: bytes) -> tuple[_Vectors, float 
         raise ProtocolError("a range must have its smaller end first, and some width")
     if scale is not None and not (scale >= 1 / _LARGEST_CELL).all():
         raise ProtocolError("a scale must be positive")
-    if (bound is not None) != (label == MOMENT):
-        raise ProtocolError("the moment of prepared rows, and only that, must be asked for with a bound")
+    if (bound is not None) != (label == COVARIANCE):
+        raise ProtocolError("the covariance of prepared rows, and only that, must be asked for with a bound")
     if bound is not None and not 1 / _LARGEST_CELL <= bound <= _LARGEST_CELL:
         raise ProtocolError("a bound must be positive and finite")
     return vectors, bound

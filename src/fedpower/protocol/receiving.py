@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.linalg import Array, is_orthonormal
-from fedpower.privacy.budget import MOMENT
+from fedpower.privacy.budget import COVARIANCE
 from fedpower.privacy.ledger import is_label
 from fedpower.privacy.sensitivity import LARGEST_DRAW, summary_size
 from fedpower.protocol.messages import (
@@ -68,7 +68,7 @@ def most_answer_bytes(study: Study, question: Question | None = None) -> int:
         "steps": 2 * d * study.iteration_rank,
         "mean": d,
         "variances": 2 * d,
-        "moment": summary_size(d, with_mean=True) if square else 0,
+        "covariance": summary_size(d, with_mean=True) if square else 0,
         "factor": MOST_FACTOR_BYTES // 8 + d if exact else 0,
     }
     if question is not None:
@@ -140,7 +140,7 @@ def _has_noise(study: Study, n_rows: int) -> bool:
     """Return whether the study has noise for a silo of so many rows, if all others are small."""
     budget = study.budget
     try:
-        if budget is not None and study.is_secure and budget.share(MOMENT):
+        if budget is not None and study.is_secure and budget.share(COVARIANCE):
             budget.moment_noise((n_rows, *[1] * (study.min_silos - 1)))
         elif budget is not None and not study.is_secure and study.noise != "clipped":
             budget.std(n_rows)
@@ -172,20 +172,20 @@ def _of_moment(body: MomentPart, label: str, study: Study, n_rows: int) -> Itera
     what, shape, largest = {
         "mean": ("a mean", (0,), 0.0),
         "variances": ("variances", (d,), LARGEST),
-        "moment": ("a covariance", (d * (d + 1) // 2,), LARGEST),
+        "covariance": ("a covariance", (d * (d + 1) // 2,), LARGEST),
         "factor": ("a factor", (count, d), math.sqrt(LARGEST)),
     }[label]
-    with_mean = study.center or label not in ("moment", "factor")
+    with_mean = study.center or label not in ("covariance", "factor")
     yield _array("a mean", body.mean, (d,) if with_mean else None, _peak(study, n_rows))
     yield count <= min(n_rows, d), what, f"{min(n_rows, d)} rows at most"
     yield _array(what, values, shape, largest)
     yield label != "variances" or values.min() >= 0, what, "no negative number"
-    least, most = 0.0, LARGEST if label == "moment" else 0.0
+    least, most = 0.0, LARGEST if label == "covariance" else 0.0
     if label == "factor":  # its squares are the total
         squares = float(np.vdot(values, values))
         slack = ROUNDING * (squares + (0.0 if body.mean is None else float(body.mean @ body.mean)))
         least, most = squares - slack, squares + slack
-    elif label == "moment":
+    elif label == "covariance":
         least = -ROUNDING * float(np.abs(values[np.cumsum(np.arange(1, d + 1)) - 1]).sum())
     yield least <= body.total_variance <= min(most, LARGEST), "a total variance", "a number in its range"
 

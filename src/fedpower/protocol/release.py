@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, ProtocolError
+from fedpower.exceptions import InputError, ProtocolError
 from fedpower.privacy.ledger import BY_EDGE, BY_PERSON, DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.privacy.sensitivity import Noise

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate, count, takewhile
 from typing import Literal
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 
 Decay = Literal["every", "decaying", "halving"]
 """How far apart rounds are: as far as at first, one step less each time, or half as far."""

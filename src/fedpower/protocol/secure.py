@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, ProtocolError, installing
+from fedpower.exceptions import InputError, ProtocolError, installing
 from fedpower.protocol.messages import AskQuery, Member, OpenSession, Session, SessionKey, Words
 from fedpower.protocol.study import Study
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import structs
 
-from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
+from fedpower.exceptions import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import ALIGNMENTS, Array, is_orthonormal, lower_of, misalignment, orth, symmetric_of
 from fedpower.options import check_sums_are_noised
 from fedpower.privacy.ledger import DataVersion, Ledger
@@ -85,12 +85,12 @@ class ExactReleases:
         """Do nothing: there is no charge."""
 
     def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
-        rows, whole = self.rows, ask.label in ("moment", "factor")
+        rows, whole = self.rows, ask.label in ("covariance", "factor")
         mean = None if whole and not self._study.center else rows.summary.mean
         values: dict[str, Callable[[], Array]] = {
             "mean": lambda: np.empty(0),
             "variances": lambda: rows.summary.diagonal(mean),
-            "moment": lambda: frozen(lower_of(rows.moment(mean))),
+            "covariance": lambda: frozen(lower_of(rows.moment(mean))),
             "factor": lambda: rows.factor(mean),
         }
         return MomentPart(
@@ -333,7 +333,7 @@ class Silo:
             case AskMoment(label="mean") if not self.study.center:
                 raise ProtocolError("this study does not centre on the pooled mean; ask for no mean")
             case AskMoment() if ask.label != "mean" and self.study.is_private:
-                raise ProtocolError("a private study releases no exact moment, variances or factor")
+                raise ProtocolError("a private study releases no exact covariance, variances or factor")
             case AskMoment():
                 return releases.moment(ask, run=run)
             case AskSteps():

@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from fedpower.errors import InputError, is_showable
+from fedpower.exceptions import InputError, is_showable
 from fedpower.options import check_sums_are_noised
 from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of, noise_multiplier
-from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, SMALLEST_EPSILON, QueryTerms
+from fedpower.privacy.budget import COVARIANCE, MEAN, PRODUCT, SCORES, SMALLEST_EPSILON, QueryTerms
 from fedpower.privacy.noise import TV_PER_INTEGER
 from fedpower.privacy.sensitivity import (
     MEAN_WEIGHT,
@@ -31,7 +31,7 @@ from fedpower.rows.networks import check_edge_weight
 from fedpower.sums.lattice import SIDE
 from fedpower.sums.survey import SCORE_CELLS, STAGES, Stage
 
-NoiseMode = Literal["none", "paper", "step", "moment", "clipped"]
+NoiseMode = Literal["none", "paper", "step", "covariance", "clipped"]
 Aggregation = Literal["plain", "secure"]
 Network = Literal["", "edge", "row"]
 Weights = Literal["rows", "noise"]
@@ -105,12 +105,12 @@ class Study:
         yield self.unit or self.rows_per_unit == 1, must
         must = "network must go without persons, rules and private preparation, which are about tables"
         yield not self.network or not (self.unit or self.rules or self.preparation), must
-        must = "network='edge' must go with noise='moment', for the adjacency itself is released, got another"
-        yield self.network != "edge" or (not self.center and noise in ("moment", "none")), must
+        must = "network='edge' must go with noise='covariance', for the adjacency is released, got another"
+        yield self.network != "edge" or (not self.center and noise in ("covariance", "none")), must
         must = "noise='clipped' must go without unit, whose persons it cannot weigh, got both"
         yield not (noise == "clipped" and self.unit), must
-        must = "private preparation must go with noise='moment' and with no treatment that was agreed on"
-        yield not self.preparation or (noise == "moment" and self.treatment == PREPARED), must
+        must = "private preparation must go with noise='covariance' and with no treatment that was agreed on"
+        yield not self.preparation or (noise == "covariance" and self.treatment == PREPARED), must
         must = "scores_epsilon must go without noise='paper', which spends everything; choose noise='step'"
         yield not (self.scores and noise == "paper"), must
         labels = [terms.label for terms in self.queries]
@@ -120,8 +120,8 @@ class Study:
         shares = [terms.share * terms.times for terms in self.queries]
         must = f"the shares of all queries must be positive and add up to 1 at most, got {shares[:5]}"
         yield all(share > 0 for share in shares) and math.fsum(shares) <= 1 + 2.0**-50, must
-        must = f"aggregation='secure' must go with noise='moment', got noise={noise!r}"
-        yield not self.is_secure or noise in ("moment", "clipped"), must
+        must = f"aggregation='secure' must go with noise='covariance', got noise={noise!r}"
+        yield not self.is_secure or noise in ("covariance", "clipped"), must
         must = "identities must have different names and keys, got one twice"
         yield len(dict(self.identities)) == len(keys) == len(set(keys)), must
         must = "an identity must be 64 hexadecimal digits in lower case, as `fedpower node key` prints it"
@@ -175,7 +175,7 @@ class Study:
     @property
     def ledger_name(self) -> str:
         """The name under which silos' ledgers record the releases of this study."""
-        shared = self.noise == "moment" and not self.is_secure
+        shared = self.noise == "covariance" and not self.is_secure
         return self.moment_terms if shared else self.digest
 
     @functools.cached_property
@@ -183,14 +183,14 @@ class Study:
         """Everything that is noised, in order; in an exact study the counts of scores alone."""
         scores = (QueryTerms(SCORES, SCORE_CELLS, self.scores),) if self.scores else ()
         d, rest = self.n_features, 1.0 - math.fsum(self.preparation) - self.scores
-        if self.noise == "moment":
+        if self.noise == "covariance":
             places = np.arange(self.n_open, dtype=np.intp)
             stages = (
                 QueryTerms(kind, Stage(kind=kind, n_features=d, open_columns=places).size, float(share))
                 for kind, share in zip(STAGES, self.preparation or (0.0,) * len(STAGES), strict=True)
                 if share
             )
-            return (*stages, QueryTerms(MOMENT, summary_size(d, with_mean=self.center), rest), *scores)
+            return (*stages, QueryTerms(COVARIANCE, summary_size(d, with_mean=self.center), rest), *scores)
         if not self.noises_steps:
             return (*self.design, *scores)
         steps, size = self.n_steps or 1, d * self.iteration_rank + int(self.iteration_rank > 1)
@@ -292,7 +292,7 @@ class Budget:
 
     def _moment_noise(self, sizes: tuple[int, ...], known: int | None) -> Noise:
         study = self.study
-        price = self.price(MOMENT) if self.share(MOMENT) else Price(self.total_mu, 0.0)
+        price = self.price(COVARIANCE) if self.share(COVARIANCE) else Price(self.total_mu, 0.0)
         weight = study.mean_weight if study.center else 0.0
         moved = of_moment(study.n_features, mean_weight=weight, per_unit=study.counted_per_unit)
         return noise_for(moved, price.multiplier, sizes, known)
@@ -373,7 +373,7 @@ def pooled_std(study: Study, sizes: Mapping[str, int]) -> float:
 
 def noise_shift(study: Study, sizes: Mapping[str, int], n_local_steps: int = 1) -> float:
     """Return how far to shift noised moments so that power steps do not chase negative eigenvalues."""
-    if study.budget is None or study.noise != "moment":
+    if study.budget is None or study.noise != "covariance":
         return 0.0
     several = n_local_steps > 1
     std = max(map(study.budget.std, sizes.values())) if several else pooled_std(study, sizes)
@@ -432,7 +432,7 @@ class SolverChoice:
 
 def sums_moment(study: Study) -> bool:
     """Return whether a silo sums its moment in whole numbers: what is noised, or a part of it."""
-    return study.is_private and any(terms.label == MOMENT for terms in study.queries)
+    return study.is_private and any(terms.label == COVARIANCE for terms in study.queries)
 
 
 def worst_epsilon(study: Study) -> float:

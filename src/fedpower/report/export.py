@@ -8,9 +8,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedpower.errors import InputError, needed
+from fedpower.exceptions import InputError, needed
+from fedpower.files import as_text, write_csv
 from fedpower.linalg import Array
-from fedpower.report.files import as_text, write_csv
 from fedpower.report.page import rendered
 from fedpower.report.result import Result
 from fedpower.report.view import POOLED, ScoreHistogram

@@ -14,12 +14,11 @@ from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.pooled import Clipping, clipping_of
 from fedpower.protocol.solvers.angles import Directions, exact_angles, product_angles
 from fedpower.protocol.study import SolverChoice
-from fedpower.report.codebook_file import CodeBookFile
-from fedpower.report.moment import Moment
+from fedpower.report.covariance import Covariance
 from fedpower.report.record import FORMAT, Record, plain, versions
 from fedpower.report.result import Result
 from fedpower.report.view import POOLED
-from fedpower.rules.codebook import CodeBook
+from fedpower.rules.codebook import CodeBook, CodeBookFile
 from fedpower.rules.rules import TableRules
 from fedpower.rules.treatment import RowTreatment
 
@@ -93,15 +92,15 @@ def result_of(
         denoised_variance=denoised * to_variance,
         denoised_variance_ratio=denoised / total if total > 0 else np.full_like(denoised, np.nan),
         directions=directions,
-        moment=None
+        release=None
         if pooled is None
-        else Moment(pooled=pooled, treatment=treatment, feature_names=feature_names, record=record),
+        else Covariance(pooled=pooled, treatment=treatment, feature_names=feature_names, record=record),
     )
 
 
 def _clipping(outcome: Outcome, treatment: RowTreatment, code_book: CodeBook | None) -> Clipping | None:
     solution = outcome.solution
-    if solution.law is None or treatment.row_norm is None:  # a moment's is known with it
+    if solution.law is None or treatment.row_norm is None:  # a covariance's is known with it
         return solution.clipping
     return clipping_of(
         solution.values,

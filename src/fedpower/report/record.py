@@ -15,18 +15,17 @@ import msgspec
 import numpy as np
 from msgspec import Meta, structs
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.privacy.statement import PrivacyStatement, counted_as
 from fedpower.protocol.pooled import Clipping
 from fedpower.protocol.study import SolverChoice, Study
-from fedpower.report.codebook_file import CodeBookFile, rendered
 from fedpower.report.text import and_more
-from fedpower.rules.codebook import CodeBook
+from fedpower.rules.codebook import CodeBook, CodeBookFile, rendered
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.toml import Part
 
 FORMAT = "fedpower-record/1"
-RUN, ARRAYS, MOMENT = "run.json", "components.npz", "moment.npz"
+RUN, ARRAYS, COVARIANCE = "run.json", "components.npz", "covariance.npz"
 PRIVACY, REPORT, CODE_BOOK = "privacy.txt", "report.html", "codebook.toml"
 PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "polars")
 Time = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$")]
@@ -185,7 +184,7 @@ class Record(Part, frozen=True):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Released:
-    """What a result and a released moment share: names of columns and the record of their run."""
+    """What a result and a released covariance share: names of columns and the record of their run."""
 
     feature_names: tuple[str, ...] | None
     record: Record

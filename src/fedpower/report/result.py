@@ -13,17 +13,17 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import ArrayLike
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
+from fedpower.files import new_folder, write_csv, write_whole
 from fedpower.linalg import Array
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, Directions
 from fedpower.protocol.study import SolverChoice
-from fedpower.report.files import new_folder, write_csv, write_whole
-from fedpower.report.moment import Moment, read_moment
+from fedpower.report.covariance import Covariance, read_covariance
 from fedpower.report.page import result_page
 from fedpower.report.record import (
     ARRAYS,
     CODE_BOOK,
-    MOMENT,
+    COVARIANCE,
     PRIVACY,
     REPORT,
     RUN,
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 
 COMPONENTS, EIGENVALUES, SCORE_COUNTS = "components.csv", "eigenvalues.csv", "score_counts.csv"
 FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)  # what every result folder holds
-KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)  # everything that one may hold
+KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, COVARIANCE)  # everything that one may hold
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result(Released):
-    """What a fit ends with: `FedPCA.result_` and `read_result` give it, with the same methods.
+    """What a fit ends with: `FedPCA.result_` and `fedpower.load` give it, with the same methods.
 
     Attributes are those of `FedPCA`, without the underscore. ``record`` says how the result came about, and
     ``run`` gives it in JSON's types, as ``run.json`` holds it. ``center`` and ``scale`` are public numbers of
@@ -77,7 +77,7 @@ class Result(Released):
     denoised_variance: Array
     denoised_variance_ratio: Array
     basis: Array | None = None
-    moment: Moment | None = None
+    release: Covariance | None = None
     directions: Directions | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -233,8 +233,8 @@ class Result(Released):
     def write_into(self, place: Path) -> None:
         """Write the files of the result into an existing folder."""
         files = {ARRAYS: {name: getattr(self, name) for name in _ARRAY_NAMES}}
-        moment = {} if self.moment is None else {MOMENT: self.moment.arrays()}
-        write_record(place, self.whole_record, files | moment)
+        release = {} if self.release is None else {COVARIANCE: self.release.arrays()}
+        write_record(place, self.whole_record, files | release)
         columns = zip(self.names, *self.components.tolist(), strict=True)
         write_csv(place / COMPONENTS, ["feature", *self.score_names], columns)
         numbers = (self.explained_variance, self.explained_variance_ratio, self.singular_values)
@@ -390,32 +390,44 @@ def write_report(folder: str | PathLike[str]) -> Path:
     return page
 
 
-def read_result(folder: str | PathLike[str]) -> Result:
-    """Return the result that a folder holds.
+def load(path: str | PathLike[str]) -> Result | Covariance:
+    """Load a saved result, or a saved covariance.
 
     Parameters
     ----------
-    folder
-        What `Result.save` or ``fedpower fit`` wrote; any other folder is refused.
+    path : str or path
+        A folder that ``fedpower fit``, `FedPCA.save` or `FedCovariance.save` wrote.
+
+    Returns
+    -------
+    Result or Covariance
+        A `Covariance` if the folder holds only a released covariance.
 
     Examples
     --------
     >>> import numpy as np, tempfile
-    >>> from fedpower import FedPCA, read_result
+    >>> import fedpower
     >>> rows = np.random.default_rng(0).normal(size=(50, 3))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     place = FedPCA(2, epsilon=float("inf")).fit(rows).save(f"{folder}/result")
-    ...     read_result(place).n_components
+    ...     path = fedpower.FedPCA(2, epsilon=float("inf")).fit(rows).save(f"{folder}/result")
+    ...     fedpower.load(path).n_components
     2
     """
+    place = Path(path)
+    only_released = (place / COVARIANCE).is_file() and not (place / ARRAYS).is_file()
+    return read_covariance(place) if only_released else read_result(place)
+
+
+def read_result(folder: str | PathLike[str]) -> Result:
+    """Return the result in a folder that `Result.save` or ``fedpower fit`` wrote; refuse any other."""
     place = Path(folder)
     record, arrays = read_folder(place, ARRAYS, command="fit")
-    moment = read_moment(place) if (place / MOMENT).is_file() else None
+    release = read_covariance(place) if (place / COVARIANCE).is_file() else None
     known: dict[str, Any] = {name: arrays.get(name) for name in _ARRAY_NAMES}
     assert record.angles is not None, "a folder has them"
     return Result(
         record=record,
-        moment=moment,
+        release=release,
         denoised_variance=np.array(record.angles.variances),
         denoised_variance_ratio=np.array(record.angles.variance_ratios, dtype=np.float64),
         **known,

@@ -16,7 +16,7 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, needed
+from fedpower.exceptions import InputError, needed
 from fedpower.rows.source import (
     Extra,
     RowSource,

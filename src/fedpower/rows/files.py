@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 from urllib.parse import unquote
 
-from fedpower.errors import InputError, needed, require
+from fedpower.exceptions import InputError, needed, require
 from fedpower.rows.source import require_shape
 from fedpower.rows.tables import Table, cells_of, lazy_read, polars_runs
 from fedpower.rules.expressions import Cells

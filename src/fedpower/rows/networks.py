@@ -11,7 +11,7 @@ from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 
-from fedpower.errors import CellError, InputError, NoRowsError, require
+from fedpower.exceptions import CellError, InputError, NoRowsError, require
 from fedpower.rows.arrays import canonical
 from fedpower.rows.fingerprint import StoredData, stored_files, stored_under
 from fedpower.rows.opening import Reading, existing, open_source

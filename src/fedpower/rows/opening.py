@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 
-from fedpower.errors import InputError, require
+from fedpower.exceptions import InputError, require
 from fedpower.rows.arrays import (
     ArraySource,
     anndata_source,

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, needed
+from fedpower.exceptions import InputError, needed
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import Extra, RowSource, surplus_columns
 from fedpower.rows.units import FilledRows, with_gaps

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import CellError, InputError, NoRowsError, require
+from fedpower.exceptions import CellError, InputError, NoRowsError, require
 from fedpower.rules.treatment import RowTreatment, row_norms
 from fedpower.values import LARGEST, LARGEST_EXACT, Block, is_sparse, label_of, require_distinct, shown
 

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import numpy as np
 
-from fedpower.errors import CellError, InputError, installing
+from fedpower.exceptions import CellError, InputError, installing
 from fedpower.rows.source import UNWATCHED, Watch, other_rows, require_shape
 from fedpower.rows.tables import Table, as_texts, cells_of
 from fedpower.values import pl, require_distinct

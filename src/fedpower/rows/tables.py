@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import CellError, InputError, require
+from fedpower.exceptions import CellError, InputError, require
 from fedpower.rows.source import Extra, pick_columns, require_shape
 from fedpower.rules.expressions import Cells, Compiled, compiled, problems_in, staged
 from fedpower.rules.rules import Rule, TableRules
@@ -174,7 +174,8 @@ class TableSource:
             key = (part.name, *batch.dtypes)  # text may come as numbers first
             if key not in plans:
                 how = {"gaps": self.gaps, "plain": self.rules is None}
-                plans[key] = [compiled(rule, part.cells, batch.schema, **how) for rule in rules]
+                schema = batch.schema  # a new object at every call
+                plans[key] = [compiled(rule, part.cells, schema, **how) for rule in rules]
             block = self._block(part, rows, batch, plans[key])
             for column in others:
                 others[column] += int(np.count_nonzero(block[:, self.columns.index(f"{column}=other")]))

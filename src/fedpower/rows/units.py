@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, require
+from fedpower.exceptions import InputError, require
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, pick_columns
 from fedpower.rows.tables import TableSource, as_texts

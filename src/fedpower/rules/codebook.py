@@ -3,13 +3,19 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from fedpower.errors import InputError, require
+from fedpower.exceptions import InputError, require
+from fedpower.files import new_file
 from fedpower.rules.rules import COMPARISON_BOUND, Rule, TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
+from fedpower.toml import Part, read_toml, to_toml
 from fedpower.values import Vector, is_number, public_vector, shown
 
 Ranges = tuple[tuple[float, float] | None, ...]
@@ -20,6 +26,16 @@ MEAN_WEIGHT = 0.25
 
 UNSETTLED = "spread below the noise"
 """How ``found`` ends for a column whose spread could not be told from 0."""
+
+FORMAT = "fedpower-codebook/2"
+_PUBLIC = ("row_norm", "normalize", "offset", "scale")  # what people give
+_FOUND = ("bound", "clipped", "epsilon", "delta", "mu", "n_rows")  # what preparation computes
+_VECTORS = ("offset", "scale", "low", "high", "present", "outside")
+_HEAD = "# A code book: what cells become, how columns are centred, scaled and bounded. It is public.\n"
+_COMPUTED = (
+    "# Cells are clipped to low and high; then (cell - offset) / scale; then rows longer than bound are\n"
+    "# shortened to it. epsilon, delta and mu are its cost for each silo: fits that use it cost no more.\n"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -114,6 +130,26 @@ class CodeBook:
         given += [] if self.rules is None else ["rules"]
         return f"CodeBook({', '.join(given)})"
 
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> "CodeBook":
+        """Return the code book of a file.
+
+        Parameters
+        ----------
+        path
+            A TOML file that `save`, ``fedpower fit`` or ``fedpower inspect`` wrote, or a person.
+        """
+        file = read_toml(path, CodeBookFile, "the code book")
+        if file.format != FORMAT:
+            raise InputError(f"{path} must be a code book of format {FORMAT!r}, got {file.format!r}")
+        return file.book(str(path))
+
+    def save(self, path: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write the code book to a file, whole or not at all, and return its path."""
+        with new_file(Path(path), force=force) as place:
+            place.write_text(rendered(self), encoding="utf-8")
+        return Path(path)
+
     @property
     def has_public_numbers(self) -> bool:
         """Whether people gave a bound, offsets or scales, so that none are to be found."""
@@ -151,8 +187,8 @@ class CodeBook:
         offsets = np.clip(self.offset, self.low, self.high).tolist()
         return self.rules.filled(dict(zip(self.columns or (), offsets, strict=True)))
 
-    @property
-    def warnings(self) -> list[str]:
+    def warnings(self, spreads_known: Sequence[bool]) -> list[str]:
+        """Return what to know of the columns, of which a release has shown the spreads of some."""
         warnings = []
         outsides = np.zeros(self.low.size) if self.outside is None else self.outside
         for place, outside in enumerate(outsides):
@@ -161,7 +197,7 @@ class CodeBook:
             if outside > 0:
                 found = f"about {outside:.0%} of its cells are outside the range found, {ends}"
                 warnings.append(f"column '{name}': {found}; give its range")
-            elif self.found[place].endswith(UNSETTLED):
+            elif self.found[place].endswith(UNSETTLED) and not spreads_known[place]:
                 found = f"its spread is below the noise in the range {ends}; give a narrower range"
                 warnings.append(f"column '{name}': {found}, or leave it out if it is constant")
         return warnings
@@ -186,6 +222,82 @@ class CodeBook:
         if sizes != {n_features}:
             got = np.size(self.offset)
             raise InputError(f"a code book must have numbers for each of the {n_features} columns, got {got}")
+
+
+class _Column(Part, frozen=True):
+    offset: float
+    scale: float
+    low: float
+    high: float
+    name: str | None = None
+    present: float | None = None
+    outside: float | None = None
+    found: str = "given"
+
+
+class CodeBookFile(Part, frozen=True):
+    """The content of a code book's file."""
+
+    format: str
+    row_norm: float | None = None
+    normalize: bool = False
+    offset: list[float] | dict[str, float] | None = None
+    scale: list[float] | dict[str, float] | None = None
+    bound: float | None = None
+    clipped: tuple[float, float] | None = None
+    epsilon: float = 0.0
+    delta: float = 0.0
+    mu: float = 0.0
+    n_rows: int = 0
+    rules: Any = None
+    column: list[_Column] | None = None
+
+    @classmethod
+    def of(cls, book: CodeBook) -> "CodeBookFile":
+        content: dict[str, Any] = {"rules": None if book.rules is None else book.rules.as_content()}
+        if book.follows_rules:
+            return cls(format=FORMAT, **content)
+        for key in _PUBLIC if book.is_draft else _FOUND:
+            value = getattr(book, key)
+            plain = value is None or isinstance(value, float | int | tuple | Mapping)
+            content[key] = value if plain else np.asarray(value, dtype=float).tolist()
+        if not book.is_draft:
+            columns = {key: getattr(book, key) for key in (*_VECTORS, "found")} | {"name": book.columns}
+            known = {key: np.asarray(v).tolist() for key, v in columns.items() if v is not None}
+            rows = zip(*known.values(), strict=True)
+            content["column"] = [_Column(**dict(zip(known, row, strict=True))) for row in rows]
+        return cls(format=FORMAT, **content)
+
+    def book(self, where: str, rules: TableRules | None = None) -> CodeBook:
+        """Return the code book, with these rules or its own; problems are reported as those of ``where``."""
+        if self.rules is not None and rules is None:
+            rules = table_rules(self.rules, where)
+            if not rules.features:
+                raise InputError(f"the rules in {where} must keep at least one column, got none")
+        public = {key: getattr(self, key) for key in _PUBLIC}
+        if self.column is None and (rules is not None or any(public.values())):
+            return CodeBook(rules=rules, **public)
+        columns = self.column or []
+        numbers = [self.bound, *(getattr(column, key) for column in columns for key in _VECTORS[:4])]
+        if not columns or not all(value is not None and math.isfinite(value) for value in numbers):
+            raise InputError(f"the code book {where} must have a bound and finite numbers of every column")
+        if len({column.name is None for column in columns}) > 1:
+            raise InputError(f"the code book {where} must name all columns or none, got some")
+        vectors: dict[str, Any] = {key: [getattr(column, key) for column in columns] for key in _VECTORS}
+        return CodeBook(
+            columns=None if columns[0].name is None else tuple(str(column.name) for column in columns),
+            **{key: values for key, values in vectors.items() if None not in values},
+            **{key: getattr(self, key) for key in _FOUND},
+            found=tuple(column.found for column in columns),
+            rules=rules,
+        )
+
+
+def rendered(book: CodeBook) -> str:
+    """Return the text of a code book's file."""
+    file = CodeBookFile.of(book)
+    content = msgspec.to_builtins(file, builtin_types=(date,))
+    return _HEAD + (_COMPUTED if file.column else "") + to_toml(content)
 
 
 def comparisons(

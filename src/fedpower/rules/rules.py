@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from fedpower.errors import InputError, is_showable
+from fedpower.exceptions import InputError, is_showable
 from fedpower.values import LARGEST, require_distinct
 
 Kind = Literal[

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedpower.errors import InputError, require
+from fedpower.exceptions import InputError, require
 from fedpower.values import LARGEST, Block, SparseBlock, Vector, is_number, is_sparse, public_vector
 
 TINY = 1e-140

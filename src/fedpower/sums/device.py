@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.errors import InputError, installing
+from fedpower.exceptions import InputError, installing
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import RowSource, Watch, block_rows, require_count, require_exact, require_matrix
 from fedpower.rows.units import Weights

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower import native
-from fedpower.errors import InputError, ProtocolError
+from fedpower.exceptions import InputError, ProtocolError
 from fedpower.rows.units import PARTS, Weights
 from fedpower.rules.treatment import RowTreatment, margin, with_data
 from fedpower.sums.moment import Moments, add_squares, bounded, mirror

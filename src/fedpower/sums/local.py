@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.linalg import moment_factor
 from fedpower.rows.arrays import DaskSource
 from fedpower.rows.networks import network_of
@@ -67,8 +67,8 @@ _ON_DEVICE: dict[Callable[..., Any], Callable[..., Any]] = {
 class KernelChoice(NamedTuple):
     """How a silo multiplies: by a d×d moment made once, or by its rows at every step."""
 
-    kind: Literal["moment", "product"] = "moment"
-    reason: str = "the moment is what is noised: it is made once, from rows in integers"
+    kind: Literal["covariance", "product"] = "covariance"
+    reason: str = "the covariance is what is noised: it is made once, from rows in integers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class LocalMoment:
         ends = (basis.max(initial=0.0), basis.min(initial=0.0))  # which are NaN where a number is
         if basis.ndim != 2 or basis.shape[0] != width or not np.isfinite(ends).all():
             raise InputError(f"the basis must be a finite {width}×r matrix, got shape {basis.shape}")
-        if self.choice.kind == "moment":
+        if self.choice.kind == "covariance":
             return self._moment.product(basis, center)
         shift = self._offset
         if center is not None:
@@ -204,7 +204,7 @@ class LocalMoment:
     @cached_property
     def summary(self) -> Moments:
         """Return what has the mean, the variances and counts, by the chosen kernel."""
-        if "_moment" in vars(self) or (self.choice.kind == "moment" and not self.how.on_lattice):
+        if "_moment" in vars(self) or (self.choice.kind == "covariance" and not self.how.on_lattice):
             return self._moment
         return self._exact.to_float(full=False) if self.how.on_lattice else self._scatter(full=False)
 
@@ -264,8 +264,8 @@ class LocalMoment:
         need = _moment_mib(self.source.n_features, self.source.density)
         if need > MEMORY_LIMIT:
             raise InputError(
-                f"the moment of {self.source.name} must fit in {MEMORY_LIMIT} MiB, got {need:.3g} MiB for "
-                f"{self.source.n_features} columns; leave columns out, or use products"
+                f"the covariance of {self.source.name} must fit in {MEMORY_LIMIT} MiB, got {need:.3g} MiB "
+                f"for {self.source.n_features} columns; leave columns out, or use products"
             )
 
 
@@ -290,7 +290,7 @@ class EdgeMoment(LocalMoment):
         """Return None: a network has no columns in units."""
 
     def factor(self, center: Vector | None = None) -> Matrix:
-        raise InputError(f"the adjacency of {self.source.name} has no factor; use the moment")
+        raise InputError(f"the adjacency of {self.source.name} has no factor; use the covariance")
 
     def sums(self) -> ExactMoments:
         return self._exact
@@ -360,7 +360,7 @@ def choose_kernel(
     product = steps * entries * (4.0 * rank * slowness + _READ_COST)
     need = _moment_mib(n_features, density)
     costs = f"about {moment:.1e} operations, products {product:.1e}"
-    facts = f"a moment of d={n_features} columns ({need:.3g} MiB) takes {costs}"
+    facts = f"a covariance of d={n_features} columns ({need:.3g} MiB) takes {costs}"
     if need <= MEMORY_LIMIT and moment <= product:
         return KernelChoice(reason=f"{facts}: it is made once")
     return KernelChoice(kind="product", reason=f"{facts}: rows are read at every step")

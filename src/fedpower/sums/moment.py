@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.rows.source import block_rows
 from fedpower.rows.units import Weights
 from fedpower.rules.treatment import RowTreatment

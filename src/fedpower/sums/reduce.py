@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import UNWATCHED, RowSource, Watch, block_rows, require_count
 from fedpower.rows.units import Weights, unit_of

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower import native
-from fedpower.errors import InputError, ProtocolError
+from fedpower.exceptions import InputError, ProtocolError
 from fedpower.rows.arrays import DaskSource
 from fedpower.rows.source import UNWATCHED, RowSource, Watch, block_rows, other_rows, require_count
 from fedpower.rows.tables import TableSource
@@ -372,7 +372,7 @@ def _counted(
 
 # --- what a silo's own operator is shown about its rows, and nobody else ----------------------------------
 
-ONLY_YOU = "(for your eyes only)"
+ONLY_YOU = "(only you see this)"
 
 _FAR = 2.0  # scales between a column's mean and the others'
 _NARROW = 20.0  # or how many times less it spreads than they do, elsewhere than around their mean

@@ -41,7 +41,7 @@ class Stage(Ground):
     """A live federation with an honest coordinator and two honest silos of three."""
 
     def __init__(self, folder: Path, *, secure: bool = False) -> None:
-        kind = "secure" if secure else "moment"
+        kind = "secure" if secure else "covariance"
         super().__init__(folder, kind, silos=SILOS, min_silos=2, deadline=8.0, grace=2.0)
 
     def begin(self) -> None:

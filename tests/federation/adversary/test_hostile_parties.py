@@ -30,7 +30,7 @@ from adversary.hostile import (
     wait_for,
 )
 from federations import ASK_MOMENT
-from fedpower.errors import ProtocolError
+from fedpower.exceptions import ProtocolError
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS, kits
 from fedpower.federation.kits import COORDINATOR, Authority, Kit, make_kits
 from fedpower.federation.runner import open_session

@@ -87,8 +87,8 @@ def test_what_a_node_taken_over_gets_is_what_the_ledger_paid_for_and_nothing_els
         "listener": str(tmp_path / "agent.sock"),
         "questions": [
             ("enrol", asked(0, Enrol())),
-            ("moment", asked(1, ASK_MOMENT)),
-            ("moment again", asked(2, ASK_MOMENT)),
+            ("covariance", asked(1, ASK_MOMENT)),
+            ("covariance again", asked(2, ASK_MOMENT)),
             ("session", asked(3, OpenSession(attempt=1))),
             ("another study", asked(0, ASK_MOMENT, "0" * 64)),
             ("junk", b"rows, please".hex()),
@@ -118,4 +118,4 @@ def test_what_a_node_taken_over_gets_is_what_the_ledger_paid_for_and_nothing_els
     assert not Path("/tmp/stolen").exists()  # noqa: S108
     given = dict(found["given"])
     assert len(after.charges["north"]) == (kind == "plain")
-    assert len({given["another study"], given["moment"], given["enrol"]}) == 3
+    assert len({given["another study"], given["covariance"], given["enrol"]}) == 3

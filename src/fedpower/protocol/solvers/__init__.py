@@ -32,7 +32,7 @@ SolverSettings = UploadSettings | KrylovSettings | PowerSettings | ClippedSettin
 """What ``solve`` needs to know; `estimator.terms` fills fields in by name."""
 
 SETTINGS: dict[str, Any] = {
-    "moment": UploadSettings,
+    "upload": UploadSettings,
     "krylov": KrylovSettings,
     "fedpower": PowerSettings,
     "clipped": ClippedSettings,

@@ -79,10 +79,10 @@ def moment_angles(
     cut: Array | None = None,
 ) -> Directions:
     """Return the angles of the leading components of a noised moment."""
-    if len(pooled.moment) > _MOST:
+    if len(pooled.covariance) > _MOST:
         return _wide_angles(pooled, rank, pairs=pairs, gains=gains, cut=cut)
     law = _law(pooled, cut)
-    inner = pairs[1].T * _factor(pooled.moment, gains)
+    inner = pairs[1].T * _factor(pooled.covariance, gains)
     found = np.einsum("ij,ij->i", inner @ law.denoised, inner)
     return _angles(law, pairs[1][:, :rank], found, partial(_scaled, gains=gains))
 
@@ -109,9 +109,9 @@ def network_angles(values: Array, rank: int, *, std: float) -> Directions:
 
 def _law(pooled: Pooled, cut: Array | None) -> _Law:
     """Return what is drawn around a moment."""
-    dim, std = len(pooled.moment), pooled.noise_std / math.sqrt(2.0)
+    dim, std = len(pooled.covariance), pooled.noise_std / math.sqrt(2.0)
     center, gaps = _center_and_gaps(pooled)
-    values, vectors = np.linalg.eigh(pooled.moment)
+    values, vectors = np.linalg.eigh(pooled.covariance)
     typical = std * float(np.mean(gaps)) ** 2
     shrunk = denoised_spectrum(values[::-1], typical, float(np.linalg.norm(center)))[::-1]
     denoised = (vectors * shrunk) @ vectors.T
@@ -126,7 +126,7 @@ def _law(pooled: Pooled, cut: Array | None) -> _Law:
 
 def _center_and_gaps(pooled: Pooled) -> tuple[Array, Array]:
     """Return the mean over its weight, and by what missing cells multiply the noise of a column."""
-    dim = len(pooled.moment)
+    dim = len(pooled.covariance)
     center = np.zeros(dim) if pooled.center is None else pooled.center / pooled.mean_weight
     return center, np.ones(dim) if pooled.present is None else 1.0 / pooled.present
 
@@ -135,7 +135,7 @@ def _wide_angles(
     pooled: Pooled, rank: int, *, pairs: tuple[Array, Array], gains: Gains | None, cut: Array | None
 ) -> Directions:
     """Return the angles of a wide moment in the basis of its eigenvectors, of which a few are enough."""
-    moment = pooled.moment
+    moment = pooled.covariance
     center, gaps = _center_and_gaps(pooled)
     std = pooled.noise_std / math.sqrt(2.0) * gaps**2
     factor = _factor(moment, gains)

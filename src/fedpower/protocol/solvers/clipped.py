@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedpower.linalg import Array, JointFit, NoisedProduct, joint_subspace, leading_pairs, orth, rayleigh_ritz
-from fedpower.privacy.budget import CLIP, MEAN, MOMENT, SCORES
+from fedpower.privacy.budget import CLIP, COVARIANCE, MEAN, SCORES
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import read_only
 from fedpower.protocol.query import Product, RowSum, width_of
@@ -84,17 +84,17 @@ def iterate(sums: Sums, begin: Array, *, rank: int) -> Generator[Ask, Round, Sol
     study = sums.study
     known = _Known(dim=study.n_features, rank=rank)
     labels = [terms.label for terms in study.queries]
-    steps = [label for label in labels if label not in (MOMENT, MEAN, SCORES)]
+    steps = [label for label in labels if label not in (COVARIANCE, MEAN, SCORES)]
     width = width_of(study, steps[0])
     basis = orth(begin[:, :width])
     energy = width / study.n_features
-    if MOMENT in labels:
+    if COVARIANCE in labels:
         found = yield from sums.moment()
         known.center, std = found.center, found.noise_std
         known.traces.append((found.total_variance, std))
-        known.moment = NoisedProduct(product=found.moment, basis=basis, precision=2.0 / std**2)
+        known.moment = NoisedProduct(product=found.covariance, basis=basis, precision=2.0 / std**2)
         known.mean_std = std / (math.sqrt(2.0) * study.mean_weight) if study.center else 0.0
-        basis, held = _from_moment(found.moment, std, basis, known.trace)
+        basis, held = _from_moment(found.covariance, std, basis, known.trace)
         level = known.trace / known.dim
         energy = float(np.clip(held.sum() + width * level, width / known.dim * known.trace, 1.0))
         known.held = float(held[:rank].sum()) + rank * level

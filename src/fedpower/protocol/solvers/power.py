@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.linalg import (
     Alignment,
     Array,

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from fedpower.errors import InputError
+from fedpower.exceptions import InputError
 from fedpower.linalg import ALIGNMENTS, Alignment, Array, misalignment
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, MomentPart, read_only
@@ -235,7 +235,7 @@ class Steps:
         return sum(share * traces[name] for name, share in shares(traces, self.mass).items())
 
     def shift(self, n_local_steps: int) -> float:
-        if self._settings.pooled_std is None or self.study.noise != "moment":
+        if self._settings.pooled_std is None or self.study.noise != "covariance":
             return noise_shift(self.study, self.sizes, n_local_steps)
         return self._settings.pooled_std * math.sqrt(2.0 * self.study.n_features)
 

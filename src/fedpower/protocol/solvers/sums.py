@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import ProtocolError
+from fedpower.exceptions import ProtocolError
 from fedpower.linalg import Array, fix_signs, symmetric_of
 from fedpower.privacy.budget import SCORES
 from fedpower.privacy.sensitivity import Noise, of_counts, pack, unpack
@@ -121,13 +121,13 @@ class Sums:
             below, mean, trace = query.read(sums.values, self.n_rows)
             moment, center, trace = self._published(below, mean, trace, sums.answers)
         else:
-            opened = yield self._ask(AskMoment(label="moment"))
+            opened = yield self._ask(AskMoment(label="covariance"))
             answers: dict[str, MomentPart] = opened.answers
             self._close(opened, answers)
             remarks = _copies(answers, self.sizes)
             moment, center, trace = pool(answers, masses(self.sizes, study.weights), study.n_features)
         return Pooled(
-            moment=moment,
+            covariance=moment,
             center=center,
             total_variance=trace,
             noise_std=pooled_std(study, self.sizes),
@@ -142,7 +142,7 @@ class Sums:
         study, budget, smooth = self.study, self.study.budget, None
         moment = symmetric_of(below, study.n_features)
         # The public knows the code book of a preparation too, which is no part of that sum.
-        if budget is not None and study.noise == "moment" and not (self.session or study.preparation):
+        if budget is not None and study.noise == "covariance" and not (self.session or study.preparation):
             smooth = smoothing(budget, self.sizes)
         if smooth is not None:  # only those who know everybody's noised moment can compute the key
             c, d = study.mean_weight, study.n_features

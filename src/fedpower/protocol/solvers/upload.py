@@ -26,7 +26,7 @@ class UploadSettings:
     study: Study
     rank: Rank
     standardize: bool = False
-    keep_moment: bool = False
+    keep_covariance: bool = False
     code_book: CodeBook | None = None
     shortens: bool = False
 
@@ -42,10 +42,10 @@ class UploadSettings:
         pooled = yield from sums.moment(public)
         # Columns are divided by their own deviations before anything is lost beside another.
         if not (study.is_private or self.standardize or study.network == "edge"):
-            pooled = replace(pooled, remarks=(*pooled.remarks, *_imprecise(pooled.moment)))
+            pooled = replace(pooled, remarks=(*pooled.remarks, *_imprecise(pooled.covariance)))
         pooled = pooled.of_columns(book)
         # Threads of BLAS would only wait for each other.
-        with blas().limit(limits=1 if len(pooled.moment) <= _SMALL else None):
+        with blas().limit(limits=1 if len(pooled.covariance) <= _SMALL else None):
             solution = decompose(
                 pooled,
                 sizes=sums.sizes,
@@ -59,7 +59,7 @@ class UploadSettings:
         solution = replace(
             solution,
             code_book=book if study.preparation else None,
-            pooled=pooled if self.keep_moment else None,
+            pooled=pooled if self.keep_covariance else None,
         )
         return (yield from counted_scores(sums, solution))
 
@@ -96,7 +96,7 @@ def decompose(
     shortens: bool = False,
 ) -> Solution:
     """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives."""
-    moment, total_variance = pooled.moment, pooled.total_variance
+    moment, total_variance = pooled.covariance, pooled.total_variance
     dim = moment.shape[0]
     # Without either, columns are left in units of the treated rows.
     gains = None if book is None else fixed(book.units)
@@ -113,7 +113,7 @@ def decompose(
     clipping = cut = None
     if pooled.noise_std > 0 and shortens:
         counted = None if book is None else book.clipped
-        own = spectrum if taken is None or counted else np.linalg.eigvalsh(pooled.moment)[::-1]
+        own = spectrum if taken is None or counted else np.linalg.eigvalsh(pooled.covariance)[::-1]
         clipping = clipping_of(
             np.asarray(own, dtype=np.float64),
             counted=counted,

@@ -1,0 +1,36 @@
+"""Analyses of a released covariance, at no cost: estimators in scikit-learn's manners.
+
+Each has ``clipping_share_``: the share of the rows' squared length that the bound removed, None where nothing
+is known of it. Clipping biases what is estimated, and intervals exclude that bias.
+
+An analysis is a subclass of `fedpower.analysis.base.Analysis` in a file of its own, and a line of
+``ANALYSES``: then ``fedpower analyze`` has it too.
+"""
+
+import importlib
+from typing import Any
+
+ANALYSES = {
+    "factor": ("factor", "FactorAnalysis", "Factor analysis: loadings with intervals."),
+    "regress": ("regression", "Regression", "Regression on columns: least squares, ridge or components."),
+    "adjust": ("adjusted", "AdjustedPCA", "Principal components after covariates are partialled out."),
+    "monitor": ("monitor", "ProcessMonitor", "Limits of T² and SPE for new rows; --rows flags them locally."),
+    "correlate": ("correlation", "Correlations", "Correlations with intervals, and which differ from 0."),
+    "means": ("means", "MeanTests", "Test all column means at once, common factors removed."),
+    "communities": ("communities", "Communities", "Communities of nodes, where networks were released."),
+    "complete": ("completion", "Completion", "Components of ratings with gaps; --rows fills empty cells."),
+    "ranking": ("ranking", "Ranking", "Rank items from comparisons: scores and places with intervals."),
+}
+"""The registry: by command of ``fedpower analyze``, a module, its class and what the command does."""
+
+_OTHERS = {"agreement": "communities", "congruence": "factor"}
+__all__ = [*(name for _, name, _ in ANALYSES.values()), *_OTHERS]  # noqa: PLE0604 - names
+
+
+def __getattr__(name: str) -> Any:
+    """Import an analysis when it is asked for: the command line lists them without scikit-learn."""
+    homes = {name: module for module, name, _ in ANALYSES.values()} | _OTHERS
+    if name not in homes:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = homes[name]
+    return getattr(importlib.import_module(module if "." in module else f"{__name__}.{module}"), name)

@@ -1,0 +1,254 @@
+"""``Communities``: which nodes of silos' networks belong together, from what was released of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics.cluster import contingency_matrix
+
+from fedpower.analysis.base import Analysis, Contents
+from fedpower.exceptions import InputError, require
+from fedpower.linalg import Array, fix_signs, goe_quantile
+from fedpower.options import setting
+from fedpower.protocol.solvers.angles import (
+    CONFIDENCE,
+    DETERMINED,
+    exact_angles,
+    moment_angles,
+    network_angles,
+)
+from fedpower.report.covariance import Covariance
+from fedpower.report.page import Picture, Table, drawn
+from fedpower.report.text import count, listed, number, percent
+from fedpower.rows.opening import read_pairs
+
+Labels = NDArray[np.intp]
+
+_CHANCE = 0.01
+
+
+class Communities(Analysis):
+    """Spectral clustering of the nodes of networks that silos hold on the same nodes.
+
+    The released matrix gives each node k coordinates, those of its leading eigenvectors, and k-means its
+    community. Where edges were protected the matrix is the mean adjacency of the silos, with its diagonal,
+    which holds noise alone, set to 0, and eigenvectors are ordered by the size of their eigenvalues. Where
+    rows were, it is the second moment of the adjacency's rows.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_nodes,)
+        Communities from 0, the largest first.
+    embedding_ : ndarray of shape (n_nodes, k)
+        Coordinates, orthonormal columns, each one's largest entry positive.
+    eigenvalues_ : ndarray of shape (k,)
+        Per silo: of the mean adjacency in units of the largest weight, or of the second moment.
+    subspace_angle_ : float
+        Degrees between the subspace of the k directions and that of the networks without noise: at most
+        this, at 90% confidence. 0 without noise, and 90 where eigenvalues k and k + 1 are equal.
+    determined_ : bool
+        Whether that is at most 45°.
+    chance_edge_, n_above_chance_ : float, int or None
+        The eigenvalue that edges which are equally likely for all pairs, and noise, exceed with probability
+        1%, and how many of the k exceed it; None where rows were protected.
+    rates_, rate_errors_ : ndarray of shape (k, k) or None
+        The mean weight of a pair within and between communities, per silo, and the privacy noise of it;
+        None where rows were protected, which are scaled to norm 1.
+    agreement_, adjusted_rand_ : float or None
+        The share of compared nodes that are in the right community, communities being matched as well as
+        possible, and the adjusted Rand index.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedpower import FedCommunities
+    >>> from fedpower.analysis import Communities
+    >>> network = np.kron(np.eye(2), np.ones((5, 5))) - np.eye(10)
+    >>> model = FedCommunities(2, epsilon=float("inf")).fit_silos([network])
+    >>> Communities(2, labels=[0] * 5 + [1] * 5).fit(model.release_).agreement_
+    1.0
+    """
+
+    kind = "communities"
+    needs_covariance = False
+
+    n_communities: int = setting(MISSING, "Number of communities, k.", "count", option="-k --communities")
+    _: KW_ONLY
+    labels: Any = setting(
+        None,
+        "A labelling to compare with, by node; a mapping may leave nodes out (CSV: lines of node,label).",
+        kind=Path,
+        metavar="CSV",
+        parse=read_pairs,
+    )
+    random_state: int | None = setting(0, "Of k-means' starts.", option=None)
+
+    def _fit(self, release: Covariance) -> None:
+        k, unit, most = self.n_communities, release.study.network, release.study.edge_weight
+        if not unit:
+            raise InputError(
+                "communities must be found from networks, got tables; see `fedpower fit --network edge`"
+            )
+        compared = self.compared(release.names)
+        by_edge, std = unit == "edge", release.noise_std * most
+        matrix = np.array(release.pooled.covariance)
+        if by_edge:
+            np.fill_diagonal(matrix, 0.0)
+            matrix *= most  # what was released is in units of it
+        values, vectors = scipy.linalg.eigh(matrix)
+        order = np.argsort(-np.abs(values) if by_edge else -values, kind="stable")
+        values, vectors = values[order], fix_signs(vectors[:, order])
+        self.eigenvalues_, self.embedding_ = values[:k], np.ascontiguousarray(vectors[:, :k])
+        clusters = KMeans(int(k), n_init=10, random_state=self.random_state).fit(self.embedding_)
+        self.labels_ = _by_size(clusters.labels_)
+        if release.noise_std == 0:
+            found = exact_angles(np.abs(values), k, n_features=release.n_features)
+        elif by_edge:
+            found = network_angles(values, k, std=std / math.sqrt(2.0))
+        else:
+            found = moment_angles(release.pooled, k, pairs=(values, vectors))
+        self.subspace_angle_, self.confidence_ = float(found.angles.subspaces[-1]), CONFIDENCE
+        self.determined_ = bool(self.subspace_angle_ <= DETERMINED)
+        self.rates_ = self.rate_errors_ = self.chance_edge_ = self.n_above_chance_ = None
+        if by_edge:
+            d = release.n_features
+            rate = max(float(matrix.sum()) / (d * (d - 1)), 0.0)
+            variance = std**2 + 2.0 * most * rate / len(release.silo_sizes)
+            self.chance_edge_ = math.sqrt(variance) * goe_quantile(d, _CHANCE / 2.0)
+            self.n_above_chance_ = int((np.abs(self.eigenvalues_) > self.chance_edge_).sum())
+            self.rates_, self.rate_errors_ = _rates(matrix, self.labels_, k, std)
+        self.agreement_, self.adjusted_rand_, self.n_compared_ = None, None, 0
+        if compared is not None:
+            nodes, truth = compared
+            self.agreement_ = agreement(truth, self.labels_[nodes])
+            self.adjusted_rand_ = float(adjusted_rand_score(truth, self.labels_[nodes]))
+            self.n_compared_ = len(nodes)
+
+    def compared(self, names: Sequence[str]) -> tuple[Labels, Any] | None:
+        """Return which of all nodes are compared, and their labels; refuse a k or labels that cannot be."""
+        self._check_parameters()
+        k, must = self.n_communities, "at most the number of nodes less one"
+        require(k < len(names), "n_communities", must, k)
+        if self.labels is None:
+            return None
+        if isinstance(self.labels, Mapping):
+            places = {name: place for place, name in enumerate(names)}
+            odd = [str(name) for name in self.labels if str(name) not in places]
+            if odd or not self.labels:
+                got = f"another, {odd[0]!r}" if odd else "none"
+                raise InputError(f"labels must be of nodes of the networks, got {got}")
+            chosen = np.array([places[str(name)] for name in self.labels], dtype=np.intp)
+            return chosen, np.array([str(label) for label in self.labels.values()])
+        given = np.asarray(self.labels)
+        if given.shape != (len(names),):
+            raise InputError(f"labels must have one per node, got shape {given.shape} for {len(names)} nodes")
+        return np.arange(len(names), dtype=np.intp), given
+
+    def _page(self) -> Contents:
+        k = len(self.eigenvalues_)
+        groups = "community" if k == 1 else "communities"
+        yield f"{k:,} {groups} of {count(len(self.labels_), 'node')}"
+        sizes = listed([f"{size:,}" for size in np.bincount(self.labels_, minlength=k)])
+        yield f"They have {sizes} nodes."
+        if self.release_.noise_std > 0:
+            which = "the direction" if k == 1 else f"the {k} directions"
+            verdict, angle = (
+                ("determined: noise turns", f"at most {math.ceil(self.subspace_angle_)}°")
+                if self.determined_
+                else ("not determined: noise may turn", f"more than {DETERMINED:.0f}°")
+            )
+            yield (
+                f"The communities are {verdict} {which} that separate them by {angle}, at "
+                f"{CONFIDENCE:.0%} confidence."
+            )
+        if self.chance_edge_ is not None:
+            above = self.n_above_chance_
+            yield (
+                "Edges that are equally likely for all pairs exceed an eigenvalue of "
+                f"{number(self.chance_edge_, 3)} with probability {_CHANCE:.0%}: {above} "
+                f"of {k} {'is' if above == 1 else 'are'} larger, and the last one is "
+                f"{number(float(self.eigenvalues_[-1]), 3)}."
+            )
+        else:
+            yield (
+                "The mean weight of a pair of nodes is not known: rows were protected, scaled to norm 1; "
+                "protect edges to have it."
+            )
+        if self.agreement_ is not None:
+            yield (
+                f"Of {count(self.n_compared_, 'labelled node')} {percent(self.agreement_)} are in the "
+                f"community of their label (adjusted Rand index {number(self.adjusted_rand_ or 0.0, 3)})."
+            )
+        if self.rates_ is not None and self.rate_errors_ is not None:
+            at = np.triu_indices(k)
+            columns = {
+                "Communities": [
+                    f"within {one}" if one == two else f"{one} and {two}" for one, two in np.transpose(at) + 1
+                ],
+                "Mean weight": self.rates_[at],
+                "Privacy noise": self.rate_errors_[at],
+            }
+            yield Table("Mean weight of a pair of nodes", "rates.csv", columns)
+        order = np.argsort(self.labels_, kind="stable")
+        nodes: dict[str, Any] = {
+            "Node": [self.columns_[place] for place in order],
+            "Community": [f"{label + 1}" for label in self.labels_[order]],
+            **{f"Coordinate {place + 1}": self.embedding_[order, place] for place in range(k)},
+        }
+        yield Table("Nodes by community", "communities.csv", nodes, printed=False)
+        if k > 1:
+            # The first separates well-connected nodes from others; the next ones separate communities.
+            pair = [0, 1] if k == 2 else [1, 2]
+            across, upwards = self.embedding_[:, pair].T.tolist()
+            names = (f"coordinate {pair[0] + 1}", f"coordinate {pair[1] + 1}")
+            yield Picture(
+                drawn("nodes_plane", across, upwards, self.labels_.tolist(), names),
+                "Every node by two of its coordinates; each community has its own marks. All of it was "
+                "computed from what was released.",
+            )
+
+
+def agreement(truth: Any, found: Any) -> float:
+    """Return the share of nodes that two labellings agree on, once their labels are matched best.
+
+    Parameters
+    ----------
+    truth, found : array-like of shape (n_nodes,)
+        Labels.
+
+    Examples
+    --------
+    >>> from fedpower.analysis import agreement
+    >>> agreement(["a", "a", "b", "b"], [1, 1, 0, 1])
+    0.75
+    """
+    table = contingency_matrix(truth, found)
+    return float(table[scipy.optimize.linear_sum_assignment(table, maximize=True)].sum() / table.sum())
+
+
+def _by_size(labels: Any) -> Labels:
+    """Return labels from 0 on, the largest community first; of equal ones that with the first node."""
+    _, first, places, sizes = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
+    return np.asarray(np.argsort(np.lexsort((first, -sizes)))[places])
+
+
+def _rates(matrix: Array, labels: Labels, k: int, std: float) -> tuple[Array, Array]:
+    """Return the mean entry within and between communities, and the noise of each mean."""
+    members = np.eye(k)[labels]
+    sizes = members.sum(axis=0)
+    pairs = np.outer(sizes, sizes)
+    np.fill_diagonal(pairs, sizes * (sizes - 1))
+    total = members.T @ matrix @ members
+    # Within a community every edge is counted at both of its places.
+    different = np.maximum(np.where(np.eye(k, dtype=bool), pairs / 2, pairs), 0.5)
+    none = pairs == 0
+    rates = np.where(none, 0.0, total / np.maximum(pairs, 1.0))
+    return rates, np.where(none, 0.0, std / np.sqrt(2.0 * different))

@@ -1,0 +1,74 @@
+"""The errors that a user can meet: one sentence each; the command line prints it and exits with 2."""
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Control and format characters (bidirectional overrides too), lone surrogates, line separators."""
+
+
+class FedpowerError(ValueError):
+    """Bad input or a refused request."""
+
+
+class InputError(FedpowerError):
+    """Data, a file or a parameter that cannot be used as it is."""
+
+
+class CellError(InputError):
+    """Cells that are not numbers and that no rule covers: reported by column and row, never quoted.
+
+    The message groups several problems by kind; ``problems`` has a sentence for each, by table.
+    """
+
+    def __init__(self, message: str, problems: Mapping[str, Sequence[str]] | None = None) -> None:
+        super().__init__(message)
+        self.problems = problems or {}
+
+
+class NoRowsError(InputError):
+    """Data without a single row."""
+
+
+class BudgetError(FedpowerError):
+    """A release that would overspend a silo's own privacy cap; nothing was charged and nothing left."""
+
+
+class LedgerError(FedpowerError):
+    """A ledger file that is missing, corrupt, foreign or not private to its owner."""
+
+
+class ProtocolError(FedpowerError):
+    """A message or a federation that breaks the protocol's rules."""
+
+
+class RefusedError(ProtocolError):
+    """A silo refused, and would refuse again: something must be settled before the next try."""
+
+
+def require(condition: bool, name: str, must: str, value: object, hint: str = "") -> None:
+    """Refuse a value of a parameter: "row_norm must be a positive finite number, got -1"."""
+    if not condition:
+        raise InputError(f"{name} must be {must}, got {value!r}" + (f"; {hint}" if hint else ""))
+
+
+def is_showable(name: str) -> bool:
+    """Return whether a name can be shown: nothing in it steers a terminal or turns text around."""
+    if name.isascii() and name.isprintable():  # as nearly all are
+        return True
+    return all(unicodedata.category(letter) not in _STEERING for letter in name)
+
+
+def installing(extra: str) -> str:
+    """Return how an extra is installed, for sentences about a package that is not there."""
+    return f"`pip install '.[{extra}]'` in a copy of the project"
+
+
+def needed(package: str, extra: str, must: str) -> Any:
+    """Return an optional package; where it is not there, refuse what ``must`` describes."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise InputError(f"{must} {package}, got none installed; run {installing(extra)}") from None
