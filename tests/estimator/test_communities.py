@@ -88,8 +88,8 @@ def test_the_noise_of_an_edge_release_is_what_its_budget_says(by_edge):
 def test_the_statement_says_what_is_protected_and_what_is_not(by_edge):
     said = str(by_edge.privacy_)
     assert "one edge of one layer of one silo" in said
-    assert "somebody with many edges, such as a node, is protected for each of them only" in said
-    assert "not how many edges or layers one has" in said
+    assert "a node with many edges is not protected as a whole" in said
+    assert "the number of silos, but not of their edges or layers" in said
     assert "row" not in said
     model = FedCommunities(K, unit="row").fit_silos(LAYERS)
     assert "one row of one silo" in str(model.privacy_)
