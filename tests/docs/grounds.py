@@ -137,7 +137,6 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     "docs/operator/federation.md": three_hospitals,
     "docs/operator/ledger.md": three_hospitals,
     **{f"docs/user/{name}.md": survey for name in SURVEY},
-    "docs/index.md": survey,
     "docs/user/persons.md": visits,
     "docs/user/genotypes.md": genotyped,
     "docs/user/result-folder.md": fitted_cohort,
