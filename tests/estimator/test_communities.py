@@ -163,7 +163,7 @@ def test_weights_beyond_the_public_maximum_are_capped_and_that_is_told_their_own
         FedCommunities(K, epsilon=math.inf, unit=Edge(1.5)).fit_silos(LAYERS)
     assert np.array_equal(exact.release_.pooled.covariance, sum(LAYERS) / 4)
     noised = FedCommunities(K, unit=Edge(2.0)).fit_silos(heavy)
-    assert "2 as the most that an edge weighs" in str(noised.privacy_)
+    assert "the largest weight of an edge, 2" in str(noised.privacy_)
 
 
 def test_what_is_about_rows_is_refused_of_edges():
