@@ -403,6 +403,7 @@ class Options(_Value):
     standardize: bool = setting(
         True, "Correlations (default), or covariances in the columns' own units.", "flag", "rows"
     )
+    whiten: bool = setting(False, "Divide scores by their standard deviations.", "flag", option=None)
     ranges: Any = setting(None, "Between which numbers cells of columns are.", section="columns", option=None)
     codebook: CodeBook | None = setting(None, "Code book with rules and numbers of columns.", option=None)
     unit: Any = None

@@ -175,6 +175,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         delta: float | None = None,
         center: bool = True,
         standardize: bool = True,
+        whiten: bool = False,
         ranges: Any = None,
         codebook: CodeBook | str | PathLike[str] | None = None,
         unit: str | Unit | None = None,
@@ -343,17 +344,37 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             New rows in the units of the fit. A file is streamed, and its columns are matched by name
             where both have names.
         """
-        check_is_fitted(self)
-        if isinstance(X, str | PathLike) or (self.result_.record.table_rules and hasattr(X, "columns")):
-            return self.result_.transform(X)
-        require_numbers(X)
-        rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, order="C", reset=False)
-        return self.result_.scores(rows)
+        rows = self._rows(X)
+        return self.result_.transform(rows) if rows is X else self.result_.scores(rows)
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return rows with these scores and nothing outside the components; unit rows if normalised."""
         check_is_fitted(self)
         return self.result_.inverse_transform(check_array(X, dtype=np.float64, input_name="X"))
+
+    def get_covariance(self) -> Array:
+        """Return the covariance of the model, in the units of the columns, as PCA in scikit-learn does."""
+        check_is_fitted(self)
+        return self.result_.get_covariance()
+
+    def get_precision(self) -> Array:
+        """Return the inverse of `get_covariance`."""
+        check_is_fitted(self)
+        return self.result_.get_precision()
+
+    def score_samples(self, X: ArrayLike | PathLike[str]) -> Array:
+        """Return the log-likelihood of each row under a normal law with ``mean_`` and `get_covariance`."""
+        return self.result_.score_samples(self._rows(X))
+
+    def score(self, X: ArrayLike | PathLike[str], y: object = None) -> float:
+        """Return the average of `score_samples`."""
+        return float(self.score_samples(X).mean())
+
+    def report(self, path: str | PathLike[str] = "report.html") -> Path:
+        """Write the report, one HTML page, to a file and return its path; an earlier file is replaced."""
+        check_is_fitted(self)
+        write_whole(Path(path), result_page(self.result_))
+        return Path(path)
 
     def to_sklearn(self) -> "PCA | Pipeline":
         """Return a PCA of scikit-learn, or a pipeline, that transforms as this does: `Result.to_sklearn`."""
@@ -369,6 +390,14 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Return what the columns of scores are called, as in files: pc1, pc2, ..."""
         super().get_feature_names_out(input_features)
         return np.asarray(self.result_.score_names, dtype=object)
+
+    def _rows(self, X: Any) -> Any:
+        """Return checked numbers; a path, or a table with cells to be turned into numbers, as it is."""
+        check_is_fitted(self)
+        if isinstance(X, str | PathLike) or (self.result_.record.table_rules and hasattr(X, "columns")):
+            return X
+        require_numbers(X)
+        return validate_data(self, X, accept_sparse="csr", dtype=np.float64, order="C", reset=False)
 
     @property
     def _n_features_out(self) -> int:
@@ -388,7 +417,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
 _OF_RESULTS = (
     "components", "explained_variance", "explained_variance_ratio", "singular_values", "component_angles",
-    "subspace_angles", "spectrum", "denoised_variance", "denoised_variance_ratio", "mean", "n_components",
+    "subspace_angles", "noise_variance", "spectrum", "denoised_variance", "denoised_variance_ratio", "mean", "n_components",
     "silo_sizes", "basis", "solver", "privacy", "study", "kernels", "release", "score_counts",
 )  # fmt: skip
 _RENAMED = {
