@@ -81,7 +81,7 @@ test-benchmarks: $(DEVICES)  ## every benchmark in the small: installs PyTorch
 test-devices: $(DEVICES)  ## tensors, devices and the fused kernel: installs PyTorch
 	$(PYTEST) $(TWO) -m "devices and not benchmarks"
 
-test-pages: $(DEVICES)  ## every block of the documentation, with servers where it needs them, and the notebooks
+test-pages: $(DEVICES)  ## every block of the documentation, with servers where it needs them
 	$(PYTEST) $(TWO) -m "pages and not federation"
 	$(PYTEST) $(THREE) -m "pages and federation"
 

@@ -1,4 +1,4 @@
-"""Accuracy of private fits on real data, and beside peers with the same rows, ε and scoring."""
+"""Accuracy of private fits on real data, and against peers with the same rows, ε and scoring."""
 
 import functools
 import statistics
@@ -151,7 +151,7 @@ ABOUT = {  # method: who sees rows, what is promised
 
 @case(
     "accuracy_peers",
-    about="fedpower beside OpenDP, diffprivlib, trusted curators and one-shot averages",
+    about="fedpower against OpenDP, diffprivlib, trusted curators and one-shot averages",
     quick={"names": ("breast cancer",), "seeds": 1, "peers": ()},
 )
 def accuracy_peers(

@@ -48,7 +48,7 @@ def rows_of(law: str, width: int, count: int, rank: int, seed: int) -> Any:
 
 @case(
     "clipped",
-    about="clipped products beside the noised covariance on wide rows, 50 silos over secure sums",
+    about="clipped products against the noised covariance on wide rows, 50 silos over secure sums",
     quick={"seeds": 1, "places": (0,), "shrink": 50},
 )
 def clipped(*, seeds: int = 20, places: tuple[int, ...] = tuple(range(len(ROWS))), shrink: int = 1) -> Table:

@@ -21,7 +21,7 @@ EXACT = {"epsilon": math.inf}
 
 
 @case(
-    "federation", about="runs over separate processes with mutual TLS, beside one process",
+    "federation", about="runs over separate processes with mutual TLS, against one process",
     quick={"silos": (2,), "steps": (2,), "columns": 6, "rank": 4, "rows": 400, "whole_silos": 0,
            "repeats": 1},
 )  # fmt: skip

@@ -84,7 +84,7 @@ def _every_method(parts: Sequence[Array], seed: int) -> list[Found]:
 
 @case(
     "a9a_localpower",
-    about="LocalPower on a9a beside the ICML paper's table: alignments, schedules and one-shot baselines",
+    about="LocalPower on a9a against the ICML paper's table: alignments, schedules and one-shot baselines",
     quick={"seeds": 1, "rows": 600},
 )
 def a9a_localpower(*, seeds: int = 10, rows: int = 10**6) -> Table:

@@ -64,7 +64,7 @@ SLOW = {("fedpower", "covariance")}
 
 @case(
     "predictions",
-    about="errors that fedpower plan predicts beside measured ones: Model I, Model II and a9a",
+    about="errors that fedpower plan predicts against measured ones: Model I, Model II and a9a",
     quick={"rows": 4_000, "nodes": 100, "epsilons": (10.0,), "seeds": 1, "a9a": False},
 )
 def predictions(

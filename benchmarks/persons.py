@@ -32,7 +32,7 @@ def visits(persons: int, axes: Array, seed: int) -> tuple[Array, Any]:
 
 @case(
     "persons",
-    about="fits that protect persons: accuracy beside one row of each and group privacy, and time",
+    about="fits that protect persons: accuracy against one row of each and group privacy, and time",
     quick={"persons": 200, "columns": 5, "seeds": 1, "timed_rows": 500, "timed_persons": 50, "repeats": 1},
 )
 def persons(

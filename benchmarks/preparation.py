@@ -64,7 +64,7 @@ def _real(small: bool) -> Iterator[Data]:
     aggregation="secure",
     quick={"seeds": 1, "small": True},
 )
-@case("preparation", about="fits with nothing but ε beside fits that know every mean and deviation",
+@case("preparation", about="fits with nothing but ε against fits that know every mean and deviation",
       quick={"seeds": 1, "small": True})  # fmt: skip
 def preparation(*, seeds: int = 20, silos: int = 1, aggregation: str = "plain", small: bool = False) -> Table:
     lines, measured = [], []

@@ -17,7 +17,7 @@ ROOT = HERE.parent
 REPRODUCTION = ROOT / "docs" / "reproduction"
 PLACE = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PLACES: dict[str, Callable[[], str]] = {}
-"""By name: what else fills a marked place of a document, beside the results of a case."""
+"""By name: what else fills a marked place of a document, in addition to results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,16 +161,16 @@ def findings() -> str:
     sentences = [
         *on_claims(_claims(REPRODUCTION)),
         *on_real_data(kept("accuracy_real")["measured"]),
-        *beside_peers(kept("accuracy_peers")),
+        *against_peers(kept("accuracy_peers")),
         with_secure_sums(kept("secure")),
-        beside_localpower(kept("localpower_tables")["measured"]),
+        against_localpower(kept("localpower_tables")["measured"]),
     ]
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 @place("claims")
 def claims(folder: Path = REPRODUCTION) -> str:
-    columns = ["claim", "whose", "figure", "holds", "measured", "asked"]
+    columns = ["claim", "whose", "figure", "holds", "measured", "bound"]
     rows = [
         [
             claim["id"],
@@ -251,7 +251,7 @@ def on_real_data(rows: Any) -> list[str]:
     ]
 
 
-def beside_peers(found: dict[str, Any]) -> list[str]:
+def against_peers(found: dict[str, Any]) -> list[str]:
     rows = found["measured"]["fits"]
     errors = _means(rows, "error", "method", "data", epsilon=USUAL)
     ratios = [errors["fedpower", data] / errors["Analyze-Gauss", data] for data in distinct(rows, "data")]
@@ -279,7 +279,7 @@ def with_secure_sums(found: dict[str, Any]) -> str:
     )
 
 
-def beside_localpower(rows: Any) -> str:
+def against_localpower(rows: Any) -> str:
     methods = [key for key in rows[0] if key not in ("data", "split")]
     ours = next(method for method in methods if method.startswith("FedPCA"))
     worst = {method: max(statistics.mean(row[method]) for row in rows) for method in methods}

@@ -19,7 +19,7 @@ GIVEN = {"delta": 1e-4, **AS_IS}
 
 @case(
     "secure_spiked",
-    about="secure sums beside a trusted curator on Model I, with a hundred seeds",
+    about="secure sums against a trusted curator on Model I, with a hundred seeds",
     models=("Model I",),
     seeds=100,
     draws=25,
@@ -28,7 +28,7 @@ GIVEN = {"delta": 1e-4, **AS_IS}
 )
 @case(
     "secure",
-    about="secure sums: accuracy beside a trusted curator, bytes and time beside plain uploads",
+    about="secure sums: accuracy against a trusted curator, bytes and time against plain uploads",
     quick={"models": ("Model I",), "rows": 2_000, "seeds": 1, "columns": (8,), "silos": (3,), "repeats": 1},
 )
 def secure(

@@ -58,7 +58,7 @@ def sk_pca(rows: Any, solver: str = "covariance_eigh", rank: int = RANK) -> Any:
 
 @case(
     "fit_memory",
-    about="fits of one array in memory beside X.T @ X and scikit-learn's PCA",
+    about="fits of one array in memory against X.T @ X and scikit-learn's PCA",
     quick={"rows": 2_000, "columns": 8, "repeats": 1},
 )
 def fit_memory(*, rows: int = 1_000_000, columns: int = 50, repeats: int = 5) -> Table:
@@ -153,7 +153,7 @@ def _torch(rows: Array, columns: int, powers: int) -> Array:
 
 @case(
     "fit_files",
-    about="private fits from Parquet and CSV, with a bound and without, beside Polars and scikit-learn",
+    about="private fits from Parquet and CSV, with a bound and without, against Polars and scikit-learn",
     quick={"rows": 2_000, "csv_rows": 1_000, "columns": 6, "repeats": 1},
 )
 def fit_files(
@@ -221,7 +221,7 @@ CARRIERS = [f"C{place:02}" for place in range(16)]
 
 @case(
     "flights",
-    about="a table with dates, categories and gaps beside pandas and scikit-learn",
+    about="a table with dates, categories and gaps against pandas and scikit-learn",
     quick={"rows": 1_500, "repeats": 1},
 )
 def flights(*, rows: int = 337_000, repeats: int = 3) -> Table:
@@ -293,7 +293,7 @@ SCRIPT = "polars + scikit-learn in a script"
 
 @case(
     "start",
-    about="whole processes: fedpower fit of three small files, help and imports, beside scikit-learn",
+    about="whole processes: fedpower fit of three small files, help and imports, against scikit-learn",
     quick={"repeats": 1, "rows": 200, "ways": ("fedpower fit, nothing given",)},
 )
 def start(*, rows: int = 2_000, columns: int = 8, repeats: int = 9, ways: tuple[str, ...] = ()) -> Table:
@@ -336,7 +336,7 @@ def start(*, rows: int = 2_000, columns: int = 8, repeats: int = 9, ways: tuple[
 
 @case(
     "wide",
-    about="an exact fit of few wide rows beside scipy's and scikit-learn's arpack on the pooled rows",
+    about="an exact fit of few wide rows against scipy's and scikit-learn's arpack on the pooled rows",
     quick={"rows": 60, "columns": 200, "repeats": 1},
 )
 def wide(
@@ -375,7 +375,7 @@ def wide(
 
 @case(
     "silos",
-    about="the same rows in one silo and in many, and secure sums beside plain ones",
+    about="the same rows in one silo and in many, and secure sums against plain ones",
     quick={"rows": 2_000, "columns": 8, "silos": 20, "secure_silos": 3, "repeats": 1},
 )
 def silos(
@@ -488,7 +488,7 @@ def fit_grown(
 
 @case(
     "gpu",
-    about="16 components of float32 rows on a GPU: private fits beside PyTorch's Gram matrix and eigh",
+    about="16 components of float32 rows on a GPU: private fits against PyTorch's Gram matrix and eigh",
     quick={"gigabytes": 0.00005, "device": "cpu", "columns": (32,), "repeats": 1},
 )
 def gpu(

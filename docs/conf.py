@@ -13,7 +13,7 @@ copyright = "The fedpower authors, Apache-2.0"
 version = release = fedpower.__version__
 
 extensions = [
-    "myst_nb",
+    "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
@@ -29,12 +29,6 @@ exclude_patterns = ["site"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
-
-# The notebook is kept without outputs and run whenever the site is built.
-nb_execution_mode = "force"
-nb_execution_raise_on_error = True
-nb_execution_timeout = 120
-nb_merge_streams = True
 
 # Reference from the code itself.
 autodoc_default_options = {

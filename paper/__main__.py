@@ -1,4 +1,4 @@
-"""``python -m paper``: the paper's section 5, made anew and put to the test."""
+"""``python -m paper``: the experiments of the paper's section 5, with a test of every claim."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from paper.store import Store, claims_record, verdicts_on, write_outputs
 from paper.store import reproduce as run
 
 USUAL, QUICK = 20, 3
-"""Repetitions unless told otherwise."""
+"""How many repetitions run by default."""
 
 
 @click.command()
@@ -25,21 +25,23 @@ USUAL, QUICK = 20, 3
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="Folder for table, claims and pictures; an interrupted run in it is resumed.",
+    help="Folder for table, claims and pictures. An interrupted run in it is resumed.",
 )
 @click.option(
     "--only",
     "figures",
     type=click.Choice(list(FIGURES)),
     multiple=True,
-    help="Only this figure; may be given several times.",
+    help="Only this figure. May be repeated.",
 )
-@click.option("--quick", is_flag=True, help="Small models, under a minute: not the paper's size.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Gives every number.")
+@click.option("--quick", is_flag=True, help="Small models instead of the paper's size, under a minute.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Determines every random number."
+)
 @click.option(
     "--repetitions",
     type=click.IntRange(2),
-    help=f"Each with rows, start and noise of its own; {USUAL} unless given, {QUICK} with --quick.",
+    help=f"Each with its own rows, start and noise. Default: {USUAL}, or {QUICK} with --quick.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON.")
 @options("quiet")
@@ -67,7 +69,7 @@ def reproduce(
         files = write_outputs(output, settings, runs, verdicts)
     except KeyboardInterrupt:
         raise click.Abort(
-            f"interrupted; what is finished is kept in {output}, and the same command goes on there"
+            f"interrupted; finished repetitions are in {output}, and the same command continues"
         ) from None
     if as_json:
         print_json(claims_record(settings, verdicts))
@@ -75,7 +77,7 @@ def reproduce(
         _print(verdicts)
         click.echo(f"{len(files)} files are in {output}: {', '.join(path.name for path in files)}")
     if quick:
-        note("this was a quick run: the models are not the paper's size, and few claims can show")
+        note("this was a quick run: the models are small, so few claims can hold")
 
 
 def _print(verdicts: list[Any]) -> None:
@@ -90,10 +92,10 @@ def _print(verdicts: list[Any]) -> None:
         )
         for verdict in verdicts
     ]
-    headings = ("claim", "whose", "statistic", "value", "asked", "holds")
+    headings = ("claim", "whose", "statistic", "value", "bound", "holds")
     print_table(None, headings, rows, numbers=("value",))
     count = sum(verdict.holds for verdict in verdicts)
-    click.echo(f"{count} of {len(verdicts)} claims hold; claims.json says why the others do not.")
+    click.echo(f"{count} of {len(verdicts)} claims hold. claims.json explains the others.")
 
 
 @contextmanager

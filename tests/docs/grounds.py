@@ -23,6 +23,9 @@ ANALYSES = (
 )  # fmt: skip
 """Pages that begin with the result of a fit."""
 
+SURVEY = ("quickstart", "tables", "choose-epsilon", "read-a-report")
+"""Pages whose reader works in a copy of examples/data."""
+
 SILO_FILE = """
 silo = "{name}"
 [data]
@@ -71,6 +74,11 @@ def fitted_cohort(folder: Path) -> None:
     cohort(folder)
     silos = {name: folder / f"{name}.csv" for name in ("north", "south", "east")}
     FedPCA("auto", epsilon=1.0).fit_silos(silos).save(folder / "result")
+
+
+def survey(folder: Path) -> None:
+    """Copy the three silos of the health survey and their code book."""
+    shutil.copytree(Path(__file__).parents[2] / "examples" / "data", folder, dirs_exist_ok=True)
 
 
 def ward(folder: Path) -> None:
@@ -127,12 +135,11 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     "docs/user/devices.md": partitioned,
     "docs/operator/federation.md": three_hospitals,
     "docs/operator/ledger.md": three_hospitals,
-    "docs/how-to/centre-and-scale.md": three_hospitals,
-    "docs/how-to/choose-epsilon-and-row-bound.md": three_hospitals,
+    **{f"docs/user/{name}.md": survey for name in SURVEY},
     "docs/user/persons.md": visits,
     "docs/user/genotypes.md": genotyped,
+    "docs/user/result-folder.md": fitted_cohort,
     "docs/user/score-plots.md": three_hospitals,
-    "docs/report.md": three_hospitals,
     "docs/officer/secure-aggregation.md": signed_hospitals,
 }
 """By page: what makes the files it takes for granted. Other pages begin in an empty folder."""

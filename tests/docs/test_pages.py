@@ -1,8 +1,7 @@
-"""Blocks and notebooks of the documentation run, with servers where needed, and give what is shown."""
+"""Blocks of the documentation run, with servers where needed, and give what is shown."""
 
 import contextlib
 import io
-import json
 import os
 import re
 import shlex
@@ -249,27 +248,3 @@ def test_blocks_that_need_servers_give_what_is_shown(page, tmp_path):
                 (tmp_path / block.remarks["file"]).write_text(block.text, encoding="utf-8")
             elif "not run" not in block.remarks:
                 run_commands(block, served.do)
-
-
-NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-
-
-def test_notebooks_are_kept_without_outputs():
-    cells = [cell for path in NOTEBOOKS for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
-    assert code
-    assert all((cell["outputs"], cell["execution_count"]) == ([], None) for cell in code)
-
-
-@pytest.mark.pages
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
-    import nbclient
-    import nbformat
-
-    notebook = nbformat.read(path, as_version=4)
-    resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
-    outputs = [each for cell in notebook.cells if cell.cell_type == "code" for each in cell.outputs]
-    assert any("image/png" in each.get("data", {}) for each in outputs)
-    assert not [each for each in outputs if each.get("name") == "stderr"]

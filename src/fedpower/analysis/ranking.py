@@ -243,7 +243,7 @@ def _rule_of(release: Covariance) -> Rule:
     rule = None if rules is None else rules.comparison
     if rule is None or release.feature_names != rule.features:
         raise InputError(
-            "a ranking needs a covariance of comparisons, got one of other rows; see fedpower.comparisons"
+            "a covariance must be of comparisons to be ranked, got another; see fedpower.comparisons"
         )
     return rule
 

@@ -63,7 +63,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         k; or, between 0 and 1, the fraction of variance the components must exceed; or with
         ``"auto"`` as many as are determined together (see ``subspace_angles_``), at least 1. The latter
         two cost no budget, and with a finite ``epsilon`` need ``noise="covariance"``, see
-        docs/how-to/choose-k.md. None keeps min(n_samples, n_features).
+        docs/user/choose-epsilon.md. None keeps min(n_samples, n_features).
     epsilon : float, default=1.0
         Privacy budget of each silo for this fit, against the coordinator. ``float("inf")`` computes
         exactly, without noise, and promises nothing.
