@@ -1,7 +1,7 @@
 """``FedPCA`` and ``FedCovariance``: federated PCA in scikit-learn's manners, on `estimator.fitting`."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from os import PathLike
@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from fedpower.analysis.base import usable
 from fedpower.engines.inprocess import OnClipped, OnRows, Paths, Run, Versions
 from fedpower.estimator.fitting import (
     Data,
@@ -22,14 +24,16 @@ from fedpower.estimator.fitting import (
     released_covariance,
     result_from,
     show_warnings,
+    with_levels,
 )
 from fedpower.estimator.terms import options_of
 from fedpower.exceptions import InputError, require
+from fedpower.files import write_whole
 from fedpower.linalg import Array
-from fedpower.options import Aggregation, Noise, NoiseKind, Person, Solver, Unit
+from fedpower.options import Aggregation, Noise, NoiseKind, Options, Person, Solver, Unit
 from fedpower.protocol.coordinator import Round
-from fedpower.report.covariance import Covariance, read_covariance
-from fedpower.report.result import Result
+from fedpower.report.page import result_page
+from fedpower.report.result import Result, covariance_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem, ruled, rules_of_source
 from fedpower.rows.source import Extra, RowSource, is_wide, require_exact
@@ -177,7 +181,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         standardize: bool = True,
         whiten: bool = False,
         ranges: Any = None,
-        codebook: CodeBook | str | PathLike[str] | None = None,
+        codebook: CodeBook | Mapping[str, Any] | str | PathLike[str] | None = None,
         unit: str | Unit | None = None,
         noise: NoiseKind | Noise = "auto",
         aggregation: Literal["plain", "secure"] | Aggregation = "plain",
@@ -209,7 +213,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         units : array-like of shape (n_samples,), default=None
             Each row's person, where persons are protected; the column ``unit`` of a data frame by default.
         """
-        options = options_of(self)
+        options = with_levels(options_of(self), [X])
         must = "a column or a Person for rows in memory"
         require(options.network is None, "unit", must, self.unit, "give networks to fit_silos")
         person, gaps = options.person, options.takes_gaps
@@ -307,8 +311,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             are for the silos' operators only, so the fitted model does not keep them.
         """
         run = Run(ledgers, data_version, data_set, identities, on_round, on_rows, on_clipped)
-        options = options_of(self)
-        return self._take(fit_data(options, open_data(silos, options, extra_columns), run))
+        return self._take(fit_data(*self._open(silos, extra_columns), run))
 
     def prepare_silos(self, silos: Any, *, extra_columns: Extra = "refuse", **run: Any) -> CodeBook:
         """Return the code book of the silos' columns, found privately; nothing is fitted.
@@ -317,21 +320,19 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         the code book records, and fits with ``codebook=`` do not pay for it again. Parameters are those of
         :meth:`fit_silos`.
         """
-        options = options_of(self)
-        return prepare_data(options, open_data(silos, options, extra_columns), Run(**run))
+        return prepare_data(*self._open(silos, extra_columns), Run(**run))
 
-    def fit_covariance(self, release: Covariance | str | PathLike[str]) -> Self:
+    def fit_covariance(self, release: Any) -> Self:
         """Fit to a released covariance: the same numbers as the fit that released it, at no cost.
 
         Parameters
         ----------
-        release : Covariance or path
-            ``release_`` of `FedCovariance` or of a fit, or the folder that it was written to. Only
-            ``n_components``, ``iteration_rank`` and ``standardize`` are left to choose; other parameters
-            must be left out, or be those of the release.
+        release : Covariance, Result, fitted estimator or path
+            A fit that keeps its covariance, or the folder it was saved to. Only ``n_components``,
+            ``iteration_rank``, ``standardize`` and ``whiten`` can differ from the release; leave other
+            parameters out.
         """
-        given = release if isinstance(release, Covariance) else read_covariance(release)
-        result = result_from(given, options_of(self))
+        result = result_from(covariance_of(release), options_of(self))
         show_warnings(result)
         return self._take(result)
 
@@ -345,7 +346,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             where both have names.
         """
         rows = self._rows(X)
-        return self.result_.transform(rows) if rows is X else self.result_.scores(rows)
+        return self.result_.scores(rows) if hasattr(rows, "dtype") else self.result_.transform(rows)
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return rows with these scores and nothing outside the components; unit rows if normalised."""
@@ -391,6 +392,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         super().get_feature_names_out(input_features)
         return np.asarray(self.result_.score_names, dtype=object)
 
+    def _open(self, silos: Any, extra: Extra) -> tuple[Options, Data]:
+        """Return the options and the rows of silos."""
+        held = silos.values() if isinstance(silos, Mapping) else silos if isinstance(silos, list) else ()
+        options = with_levels(options_of(self), held)
+        return options, open_data(silos, options, extra)
+
     def _rows(self, X: Any) -> Any:
         """Return checked numbers; a path, or a table with cells to be turned into numbers, as it is."""
         check_is_fitted(self)
@@ -417,8 +424,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
 _OF_RESULTS = (
     "components", "explained_variance", "explained_variance_ratio", "singular_values", "component_angles",
-    "subspace_angles", "noise_variance", "spectrum", "denoised_variance", "denoised_variance_ratio", "mean", "n_components",
-    "silo_sizes", "basis", "solver", "privacy", "study", "kernels", "release", "score_counts",
+    "subspace_angles", "noise_variance", "spectrum", "denoised_variance", "denoised_variance_ratio", "mean",
+    "n_components", "silo_sizes", "basis", "solver", "privacy", "study", "kernels", "release", "score_counts",
 )  # fmt: skip
 _RENAMED = {
     "codebook": "code_book",
@@ -477,7 +484,7 @@ class FedCovariance(BaseEstimator):
         delta: float | None = None,
         center: bool = True,
         ranges: Any = None,
-        codebook: CodeBook | str | PathLike[str] | None = None,
+        codebook: CodeBook | Mapping[str, Any] | str | PathLike[str] | None = None,
         unit: str | Unit | None = None,
         aggregation: Literal["plain", "secure"] | Aggregation = "plain",
         device: str | None = None,
@@ -492,6 +499,11 @@ class FedCovariance(BaseEstimator):
     def fit_silos(self, silos: Any, y: object = None, **run: Any) -> Self:
         """Release the covariance of silos, which are never pooled; parameters as of `FedPCA.fit_silos`."""
         return self._take(self._model().fit_silos(silos, y, **run))
+
+    def get_precision(self) -> Array:
+        """Return the inverse of ``covariance_``; eigenvalues below the noise are raised to it first."""
+        check_is_fitted(self)
+        return np.asarray(scipy.linalg.pinvh(usable(self.release_)[0]))
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the covariance as a folder and return where it is: see `Covariance.save`."""

@@ -182,11 +182,7 @@ def read_covariance(folder: str | PathLike[str]) -> Covariance:
     folder
         The result of a fit that noised the covariance, or what `FedCovariance.save` wrote.
     """
-    place = Path(folder)
-    if (place / RUN).is_file() and not (place / COVARIANCE).is_file():
-        got = "a result that was fitted without keeping it; fit with --solver upload"
-        raise InputError(f"{place} must hold a released covariance, got {got}")
-    record, arrays = read_folder(place, COVARIANCE, command="release")
+    record, arrays = read_folder(Path(folder), COVARIANCE, command="fit")
     return Covariance(
         pooled=Pooled(center=arrays.get("mean"), **{name: arrays.get(name) for name in _NUMBERS}),  # type: ignore[arg-type]
         treatment=RowTreatment(**{name: arrays.get(name) for name in _TREATMENT}),  # type: ignore[arg-type]

@@ -220,7 +220,7 @@ class Result(Released):
         return max((total - float(self.denoised_variance.sum())) / n_left, 0.0) if n_left > 0 else 0.0
 
     def get_covariance(self) -> Array:
-        """Return the covariance of the model: the components, and the same variance in all other directions."""
+        """Return the covariance of the components, with the same variance in all other directions."""
         values, rest = self._model()
         return self._in_units((values - rest), rest, self._spread)
 
@@ -488,6 +488,19 @@ def load(path: str | PathLike[str]) -> Result | Covariance:
     place = Path(path)
     only_released = (place / COVARIANCE).is_file() and not (place / ARRAYS).is_file()
     return read_covariance(place) if only_released else read_result(place)
+
+
+def covariance_of(given: Any) -> Covariance:
+    """Return the covariance of a release, a result, a fitted estimator, or the folder of one."""
+    if isinstance(given, str | PathLike):
+        given = load(given)
+    release = given.release if isinstance(given, Result) else getattr(given, "release_", given)
+    if release is None:
+        raise InputError("the fit must keep its covariance, got one without it; fit with the solver 'upload'")
+    if not isinstance(release, Covariance):
+        must = "a released covariance, a fitted model or the folder of one must be given"
+        raise InputError(f"{must}, got {type(given).__name__}; fit it first")
+    return release
 
 
 def read_result(folder: str | PathLike[str]) -> Result:

@@ -97,12 +97,14 @@ class CodeBook:
     delta: float = 0.0
     mu: float = 0.0
     n_rows: int = 0
-    rules: TableRules | None = None
+    rules: Any = None  # TableRules, or the mapping that they are made from
     clipped: tuple[float, float] | None = None
     present: Vector | None = None
     outside: Vector | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.rules, Mapping):
+            object.__setattr__(self, "rules", table_rules(self.rules, "the code book"))
         for name in ("offset", "scale", "low", "high", "present", "outside"):
             if getattr(self, name) is None or (name in ("offset", "scale") and len(self.low) == 0):
                 continue
@@ -182,10 +184,11 @@ class CodeBook:
     @property
     def table_rules(self) -> TableRules | None:
         """The rules, with the numbers that missing cells count for as far as they are known."""
-        if self.rules is None or self.is_draft:
-            return self.rules
+        rules: TableRules | None = self.rules
+        if rules is None or self.is_draft:
+            return rules
         offsets = np.clip(self.offset, self.low, self.high).tolist()
-        return self.rules.filled(dict(zip(self.columns or (), offsets, strict=True)))
+        return rules.filled(dict(zip(self.columns or (), offsets, strict=True)))
 
     @property
     def warnings(self) -> list[str]:
