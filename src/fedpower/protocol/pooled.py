@@ -27,7 +27,8 @@ class Pooled:
         """Return the moment corrected for missing cells, with what a code book warns of."""
         if book is None:
             return self
-        remarks = (*self.remarks, *book.warnings)
+        known = np.diagonal(self.covariance) > _CLEAR * self.noise_std
+        remarks = (*self.remarks, *book.warnings(known.tolist()))
         if book.present is None or (book.present == 1.0).all():
             return replace(self, remarks=remarks)
         moment = available_case(self.covariance, book.present, self.center)
@@ -39,6 +40,10 @@ class Pooled:
             remarks=remarks,
             present=book.present,
         )
+
+
+_CLEAR = 3.0
+"""Times the noise's deviation: a larger variance is that of the column."""
 
 
 def available_case(moment: Array, present: Array, center: Array | None = None) -> Array:

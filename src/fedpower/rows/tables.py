@@ -174,7 +174,8 @@ class TableSource:
             key = (part.name, *batch.dtypes)  # text may come as numbers first
             if key not in plans:
                 how = {"gaps": self.gaps, "plain": self.rules is None}
-                plans[key] = [compiled(rule, part.cells, batch.schema, **how) for rule in rules]
+                schema = batch.schema  # a new object at every call
+                plans[key] = [compiled(rule, part.cells, schema, **how) for rule in rules]
             block = self._block(part, rows, batch, plans[key])
             for column in others:
                 others[column] += int(np.count_nonzero(block[:, self.columns.index(f"{column}=other")]))

@@ -190,8 +190,8 @@ class CodeBook:
         offsets = np.clip(self.offset, self.low, self.high).tolist()
         return rules.filled(dict(zip(self.columns or (), offsets, strict=True)))
 
-    @property
-    def warnings(self) -> list[str]:
+    def warnings(self, spreads_known: Sequence[bool]) -> list[str]:
+        """Return what to know of the columns, of which a release has shown the spreads of some."""
         warnings = []
         outsides = np.zeros(self.low.size) if self.outside is None else self.outside
         for place, outside in enumerate(outsides):
@@ -200,7 +200,7 @@ class CodeBook:
             if outside > 0:
                 found = f"about {outside:.0%} of its cells are outside the range found, {ends}"
                 warnings.append(f"column '{name}': {found}; give its range")
-            elif self.found[place].endswith(UNSETTLED):
+            elif self.found[place].endswith(UNSETTLED) and not spreads_known[place]:
                 found = f"its spread is below the noise in the range {ends}; give a narrower range"
                 warnings.append(f"column '{name}': {found}, or leave it out if it is constant")
         return warnings
