@@ -207,7 +207,7 @@ class Auto(Krylov):
 
     Examples
     --------
-    >>> from fedpower import Auto
+    >>> from fedpower.options import Auto
     >>> Auto(max_rounds=50)
     Auto(max_rounds=50)
     """

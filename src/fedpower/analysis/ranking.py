@@ -43,7 +43,7 @@ class _Graph(NamedTuple):
 class Ranking(Analysis):
     """Scores of items, their order, and how certain it is, from a release of comparisons.
 
-    Rows of comparisons (`fedpower.comparisons`) give the Laplacian L of the graph of comparisons and
+    Rows of comparisons give the Laplacian L of the graph of comparisons and
     b = Σ y(e_winner − e_loser). Least squares is s = L⁺b: the scores whose differences are nearest to the
     outcomes [JLYY11]. Bradley and Terry's s solve Σ_j n_ij tanh((s_i − s_j)/2) = b_i [H04], with
     n_ij = −L_ij the number of comparisons of a pair. Scores have the mean 0. Noise outside of Laplacians is
@@ -73,10 +73,11 @@ class Ranking(Analysis):
     Examples
     --------
     >>> import pandas as pd
-    >>> from fedpower import FedCovariance, comparisons
+    >>> from fedpower import FedCovariance
     >>> from fedpower.analysis import Ranking
     >>> games = pd.DataFrame({"winner": ["a", "b", "a", "b"], "loser": ["b", "c", "c", "a"]})
-    >>> model = FedCovariance(epsilon=float("inf"), codebook=comparisons(("a", "b", "c")))
+    >>> book = {"winner": {"items": ["a", "b", "c"], "against": "loser"}}
+    >>> model = FedCovariance(epsilon=float("inf"), codebook=book)
     >>> Ranking().fit(model.fit_silos([games]).release_).rank_.tolist()
     [1, 2, 3]
     """
@@ -243,7 +244,8 @@ def _rule_of(release: Covariance) -> Rule:
     rule = None if rules is None else rules.comparison
     if rule is None or release.feature_names != rule.features:
         raise InputError(
-            "a covariance must be of comparisons to be ranked, got another; see fedpower.comparisons"
+            "a covariance must be of comparisons to be ranked, got another; "
+            "give a code book with items and against"
         )
     return rule
 

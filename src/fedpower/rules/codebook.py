@@ -303,32 +303,6 @@ def rendered(book: CodeBook) -> str:
     return _HEAD + (_COMPUTED if file.column else "") + to_toml(content)
 
 
-def comparisons(
-    items: Sequence[str],
-    *,
-    winner: str = "winner",
-    loser: str = "loser",
-    margin: str | None = None,
-    range: tuple[float, float] | None = None,
-) -> CodeBook:
-    """Return the code book of tables whose every row compares two items.
-
-    Parameters
-    ----------
-    items
-        What is ranked: public, and the same at every silo. Others are refused, in whatever row.
-    winner, loser
-        The columns that name the two items; each row has two different ones.
-    margin, range
-        The column of how clearly the first won, negative where it lost and 0 for a tie, and the public
-        range that it is clipped to; without them the item in ``winner`` won.
-    """
-    rule: dict[str, Any] = {"items": list(items), "against": loser}
-    rule |= {} if margin is None else {"margin": margin}
-    rule |= {} if range is None else {"range": list(range)}
-    return CodeBook(rules=table_rules({winner: rule}, "comparisons"))
-
-
 def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> Ranges:
     """Return the known range of each column; anything that is no range, or of no column, is refused."""
     if given is None:
