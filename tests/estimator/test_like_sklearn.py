@@ -71,8 +71,7 @@ def test_likelihoods_of_private_fits_use_variances_without_noise():
     if np.isnan(step.explained_variance_ratio_).any():
         with pytest.raises(InputError, match="must know the total variance"):
             step.score(ROWS)
-    with pytest.raises(InputError, match="must have an inverse"):
-        FedPCA(2, epsilon=INF).fit(ROWS[:3]).score(ROWS)
+    assert FedPCA(2, epsilon=INF).fit(ROWS[:3]).score(ROWS) < -1e6  # rows outside a plane
 
 
 def test_code_books_are_mappings_and_categories_are_levels():

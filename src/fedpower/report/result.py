@@ -225,15 +225,11 @@ class Result(Released):
         return self._in_units((values - rest), rest, self._spread)
 
     def get_precision(self) -> Array:
-        """Return the inverse of `get_covariance`."""
+        """Return the inverse of `get_covariance`; variances of 0 are raised to rounding error first."""
         values, rest = self._model()
-        if min(values) <= 0 or (rest <= 0 and self.n_components < self.n_features):
-            raise InputError(
-                "the covariance of the model must have an inverse, got one with a variance of 0; "
-                "fit fewer components, or more rows"
-            )
-        inverse = 1.0 / rest if rest > 0 else 0.0
-        return self._in_units(1.0 / values - inverse, inverse, 1.0 / self._spread)
+        least = max(np.finfo(np.float64).eps * values.max(), np.finfo(np.float64).tiny)
+        inverse = 1.0 / max(rest, least) if self.n_components < self.n_features else 0.0
+        return self._in_units(1.0 / np.maximum(values, least) - inverse, inverse, 1.0 / self._spread)
 
     def score_samples(self, rows: Any) -> Array:
         """Return the log-likelihood of each row under a normal law with this mean and `get_covariance`.
