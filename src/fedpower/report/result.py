@@ -57,12 +57,11 @@ KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, COVARIANCE)  # everything that one may
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result(Released):
-    """What a fit ends with: `FedPCA.result_` and `fedpower.load` give it, with the same methods.
+    """The result of a fit: `FedPCA.result_`, or what `fedpower.load` returns.
 
-    Attributes are those of `FedPCA`, without the underscore. ``record`` says how the result came about, and
-    ``run`` gives it in JSON's types, as ``run.json`` holds it. ``center`` and ``scale`` are public numbers of
-    the columns, and ``normalize`` says whether rows are scaled to norm 1 before they are projected. ``basis``
-    is None in a result read back.
+    It has the attributes of `FedPCA` without the final underscore, and the same methods. ``record`` describes
+    the run, and ``run`` is the content of ``run.json``. ``center`` and ``scale`` are public numbers of the
+    columns. ``normalize`` states whether rows are scaled to norm 1. ``basis`` is None after loading.
     """
 
     components: Array
