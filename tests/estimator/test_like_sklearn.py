@@ -130,5 +130,11 @@ def test_the_report_is_a_page_at_a_path(tmp_path):
     saved = model.save(tmp_path / "result")
     assert page.read_text() == (saved / "report.html").read_text()
     assert model.report(page) == page
+    shown = model._repr_mimebundle_()["text/html"]
+    assert shown == model._repr_html_()
+    assert shown.startswith("<iframe srcdoc=")
+    assert "2 of 2" in shown
+    assert "&lt;svg role=" in shown
+    assert "iframe" not in FedPCA(2)._repr_html_()
     record = json.loads((saved / "run.json").read_text())
     assert "whiten" not in record["parameters"]

@@ -32,7 +32,7 @@ from fedpower.files import write_whole
 from fedpower.linalg import Array
 from fedpower.options import Aggregation, Noise, NoiseKind, Options, Person, Solver, Unit
 from fedpower.protocol.coordinator import Round
-from fedpower.report.page import result_page
+from fedpower.report.page import notebook_cell, result_page
 from fedpower.report.result import Result, covariance_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem, ruled, rules_of_source
@@ -387,6 +387,10 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Return the names of the scores: pc1, pc2, ..."""
         super().get_feature_names_out(input_features)
         return np.asarray(self.result_.score_names, dtype=object)
+
+    def _html_repr(self) -> str:
+        """Return what a notebook shows: the summary of the report once it is fitted."""
+        return str(notebook_cell(self.result_) if "result_" in vars(self) else super()._html_repr())
 
     def _open(self, silos: Any, extra: Extra) -> tuple[Options, Data]:
         """Return the options and the rows of silos."""
