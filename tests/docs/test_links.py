@@ -77,6 +77,11 @@ def test_every_page_is_reached_from_the_first_one():
     assert unreached <= included | listed
 
 
+def test_a_decision_fits_on_one_page():
+    for page in (ROOT / "docs" / "contributor" / "decisions").glob("*.md"):
+        assert len(re.findall(r"\S*\w\S*", page.read_text(encoding="utf-8"))) <= 300, page.name
+
+
 def test_every_module_that_a_page_names_is_there():
     known = [
         str(path.relative_to(ROOT))
