@@ -19,6 +19,7 @@ from fedpower.cli.silos import open_silos
 from fedpower.estimator.fitting import open_data
 from fedpower.estimator.plan import Plan, eigenvalues_for
 from fedpower.estimator.plan import plan as planned
+from fedpower.estimator.planning import sizes_of
 from fedpower.exceptions import InputError
 from fedpower.files import new_file
 from fedpower.options import Options, from_flat
@@ -30,7 +31,6 @@ from fedpower.report.text import MISSING, count, human_bytes, listed, number
 from fedpower.rows.inspecting import ColumnLook, draft_of, look_at, stored_types
 from fedpower.rows.opening import is_text, open_source
 from fedpower.rows.ruled import every_problem
-from fedpower.rows.units import UnitRows
 from fedpower.rules.codebook import FORMAT
 from fedpower.toml import as_toml, toml_key
 
@@ -83,14 +83,7 @@ def _public_facts(
             raise InputError("--n-features and --rows must go without FILES, got both")
         data = open_data(open_silos(given), wanted, given["extra_columns"])
         with bar_of("rows") as advance, every_problem(data.sources.values()):
-            sizes = {
-                name: source.n_units
-                if isinstance(source, UnitRows)
-                else source.n_rows
-                or sum(int(block.shape[0]) for block in counted(source.blocks(65536), advance))
-                for name, source in data.sources.items()
-            }
-        return sizes, data.n_features
+            return sizes_of(data, lambda blocks: counted(blocks, advance)), data.n_features
     book, n_features, sizes = wanted.codebook, given["n_features"], {}
     if n_features is None and book is not None:
         n_features = len(book.rules.features) if book.is_draft and book.rules else book.low.size
@@ -118,13 +111,7 @@ def _spectrum(
     given: dict[str, Any], wanted: Options, n_features: int, earlier: Result | None
 ) -> NDArray[np.float64] | None:
     """Return the eigenvalues that were guessed or found earlier, for rows of norm at most 1."""
-    words, gap, k = given["spectrum"], given["gap"], given["n_components"]
-    if words is not None and gap is not None:
-        raise InputError("--gap and --spectrum must not be given together, got both")
-    if gap is not None and not isinstance(k, int):
-        raise InputError(f"--gap must go with a number of components, got -k {k}; see --spectrum")
-    if earlier is not None and earlier.n_features != n_features:
-        raise InputError(f"--spectrum must have {n_features} columns, got {earlier.n_features}")
+    words = given["spectrum"]
     try:
         guess: Any = earlier
         if words is not None and earlier is None:
@@ -135,7 +122,7 @@ def _spectrum(
         raise InputError(
             f"--spectrum must be a result, a .npy file or numbers such as 0.03,0.02, got {words!r}"
         ) from None
-    return eigenvalues_for(wanted, n_features, gap=gap, spectrum=guess)
+    return eigenvalues_for(wanted, n_features, gap=given["gap"], spectrum=guess)
 
 
 def _ledgers(words: Iterable[str]) -> Iterator[Path]:

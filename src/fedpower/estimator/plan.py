@@ -609,22 +609,23 @@ def eigenvalues_for(
 
     Guesses are in units of the rows of a fit with these options.
     """
-    require(gap is None or spectrum is None, "gap", "left out with a spectrum", gap)
+    if gap is not None and spectrum is not None:
+        raise InputError("gap must go without spectrum, got both")
     bound, trace = options.public.row_norm, 1.0
     if options.book is not None:
         bound = options.book.bound
         trace = min(1.0, n_features / bound**2)  # columns of variance 1
     if isinstance(spectrum, Result):
-        require(
-            spectrum.n_features == n_features, "spectrum", f"of {n_features} columns", spectrum.n_features
-        )
+        got = spectrum.n_features
+        require(got == n_features, "spectrum", f"of {n_features} columns", got)
         return spectrum_of_result(spectrum, row_norm=bound)
     unit = 1.0 if bound is None else bound**2
     if gap is None:
         return None if spectrum is None else np.asarray(spectrum, dtype=np.float64) / unit
     k = options.n_components
-    require(isinstance(k, int), "gap", "given with a number of components", gap, f"got n_components={k!r}")
-    return spectrum_of_gap(gap / unit, int(k), n_features, trace)
+    if not isinstance(k, int):
+        raise InputError(f"gap must go with a number of components, got n_components={k!r}; give a spectrum")
+    return spectrum_of_gap(gap / unit, k, n_features, trace)
 
 
 def spectrum_of_gap(gap: float, rank: int, n_features: int, trace: float = 1.0) -> Array:

@@ -1,6 +1,6 @@
 """`fedpower.plan`: cost and accuracy of a fit, before anything is spent."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fedpower.estimator.fedpca import FedPCA
@@ -73,11 +73,11 @@ def plan(
     return planned(wanted, sizes=sizes, n_features=width, spectrum=values, error=error)
 
 
-def sizes_of(data: Data) -> dict[str, int]:
+def sizes_of(data: Data, watched: Callable[[Any], Iterable[Any]] = iter) -> dict[str, int]:
     """Return the number of rows, or of persons, of each silo; files that do not state it are read."""
     return {
         name: source.n_units
         if isinstance(source, UnitRows)
-        else source.n_rows or sum(int(block.shape[0]) for block in source.blocks(2**16))
+        else source.n_rows or sum(int(block.shape[0]) for block in watched(source.blocks(2**16)))
         for name, source in data.sources.items()
     }
