@@ -178,7 +178,7 @@ def _in_plain_sums(
         mu, left = noise.mu, left - len(sizes) * budget.slack_delta
         if study.scores:  # each silo's counts are published, with its own noise
             mu = math.hypot(mu, budget.mu(SCORES))
-        sees += " of this fit and of no other from the same releases"
+        sees += ", of this fit and of no other from the same releases"
         supposed = (SMOOTHED,)
     public = Protection(
         observer="the public", sees=sees, epsilon=epsilon_of(mu, left), delta=study.delta, mu=mu
