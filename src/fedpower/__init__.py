@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from fedpower.estimator.fedpca import FedCovariance as FedCovariance
     from fedpower.estimator.fedpca import FedPCA as FedPCA
     from fedpower.estimator.planning import plan as plan
+    from fedpower.options import Auto as Auto
     from fedpower.options import Edge as Edge
     from fedpower.options import Krylov as Krylov
     from fedpower.options import Node as Node
@@ -28,7 +29,7 @@ _NAMES = {
     "estimator.communities": "FedCommunities",
     "estimator.fedpca": "FedCovariance FedPCA",
     "estimator.planning": "plan",
-    "options": "Edge Krylov Node Noise Person Plain PowerMethod Secure Upload",
+    "options": "Auto Edge Krylov Node Noise Person Plain PowerMethod Secure Upload",
     "privacy.ledger": "Ledger",
     "report.result": "load",
     "rows.sql": "SqlQuery",

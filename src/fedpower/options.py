@@ -213,7 +213,7 @@ class Auto(Krylov):
 
     Examples
     --------
-    >>> from fedpower.options import Auto
+    >>> from fedpower import Auto
     >>> Auto(max_rounds=50)
     Auto(max_rounds=50)
     """
