@@ -188,6 +188,33 @@ def findings() -> str:
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
+HEADLINES = (
+    ("Error at ε = 1 with secure sums, Model I", "secure", ("Model I", "1"), "secure", "curator"),
+    ("Private fit of 1,000,000 × 50 numbers, s", "fit_memory", (), "private, public bound",
+     "scikit-learn PCA"),
+    ("337,000 flights with dates and gaps, s", "flights", ("csv",), "fedpower, private",
+     "pandas + scikit-learn PCA"),
+    ("`fedpower fit` of three small files, s", "start", (), "fedpower fit, nothing given",
+     "polars + scikit-learn in a script"),
+)  # fmt: skip
+"""What the README compares: a sentence, a case, the rows' first cells, and two ways or columns."""
+
+
+@place("headline")
+def headline() -> str:
+    rows = []
+    for sentence, case, keys, *pair in HEADLINES:
+        table = kept(case)["table"]
+        for number, name in enumerate(pair):
+            column = name if name in table["columns"] else "seconds"
+            key = list(keys) + [name] * (column == "seconds")
+            row = next(row for row in table["rows"] if row[: len(key)] == key)
+            value = row[table["columns"].index(column)].split()[0]
+            pair[number] = f"{value} ({name.replace(' + ', ' and ')})" if number else value
+        rows.append([sentence, *pair])
+    return markdown(["measured", "fedpower", "beside"], rows)
+
+
 @place("claims")
 def claims(folder: Path = REPRODUCTION) -> str:
     columns = ["claim", "whose", "figure", "holds", "measured", "bound"]
