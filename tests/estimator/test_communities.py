@@ -88,8 +88,8 @@ def test_the_noise_of_an_edge_release_is_what_its_budget_says(by_edge):
 def test_the_statement_says_what_is_protected_and_what_is_not(by_edge):
     said = str(by_edge.privacy_)
     assert "one edge of one layer of one silo" in said
-    assert "somebody with many edges, such as a node, is protected for each of them only" in said
-    assert "not how many edges or layers one has" in said
+    assert "a node with many edges is not protected as a whole" in said
+    assert "the number of silos, but not of their edges or layers" in said
     assert "row" not in said
     model = FedCommunities(K, unit="row").fit_silos(LAYERS)
     assert "one row of one silo" in str(model.privacy_)
@@ -163,7 +163,7 @@ def test_weights_beyond_the_public_maximum_are_capped_and_that_is_told_their_own
         FedCommunities(K, epsilon=math.inf, unit=Edge(1.5)).fit_silos(LAYERS)
     assert np.array_equal(exact.release_.pooled.covariance, sum(LAYERS) / 4)
     noised = FedCommunities(K, unit=Edge(2.0)).fit_silos(heavy)
-    assert "2 as the most that an edge weighs" in str(noised.privacy_)
+    assert "the largest weight of an edge, 2" in str(noised.privacy_)
 
 
 def test_what_is_about_rows_is_refused_of_edges():

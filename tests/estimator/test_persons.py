@@ -95,12 +95,12 @@ def private(silos):
 def test_the_statement_speaks_of_persons_and_of_several_silos(private, tmp_path):
     model, said = private, str(private.privacy_)
     assert "per person, against the coordinator and the public." in model.privacy_.brief
-    assert "Private: one person of one silo.\nNeighbours are data sets that differ in all rows" in said
+    assert "Private: one person of one silo.\nNeighbours: data sets that differ in the rows" in said
     assert "the number of persons of each silo" in said
     assert "The column 'patient_id' identifies the person of each row" in said
     both = epsilon_of(model.privacy_.protections[0].mu * math.sqrt(2), 1e-6)
     assert both == pytest.approx(1.455, abs=5e-4)
-    assert "What two of them tell together is at most epsilon=1.455 at delta=1e-06" in said
+    assert "Two silos together give at most epsilon=1.455 at delta=1e-06" in said
     found = load(model.save(tmp_path / "result"))
     assert (found.study, str(found.privacy)) == (model.study_, said)
     page = (tmp_path / "result" / "report.html").read_text()
