@@ -175,13 +175,17 @@ class Iterative(Upload):
     noises: ClassVar[tuple[str, ...]] = ("none", "covariance", "step", "paper")
 
     n_steps: int | None = setting(None, "Power steps in total; by default until --tol.", "count", "paper")
-    tol: float = setting(1e-9, "Stop when a round moves the subspace by sin θ ≤ this.", "tol", "solver")
+    tol: float = setting(1e-9, "Stop when a round changes the subspace by sin θ ≤ this.", "tol", "solver")
     max_rounds: int = setting(500, "Stop after this many rounds.", "count", "solver")
     n_participants: int | None = setting(
         None, "Silos per round; all by default.", "count", "paper", section="rounds", option="--participants"
     )
     participation: Literal["sampled", "first"] = setting(
-        "sampled", "Draw them, or take the first to answer.", ("sampled", "first"), "paper", section="rounds"
+        "sampled",
+        "Draw participants, or take the first to answer.",
+        ("sampled", "first"),
+        "paper",
+        section="rounds",
     )
 
 
@@ -198,7 +202,7 @@ class Krylov(Iterative):
     name: ClassVar[str] = "krylov"
     noises: ClassVar[tuple[str, ...]] = ("none", "covariance", "step")
     lookahead: bool | None = setting(
-        None, "Whether krylov has silos take a second, local step in each round.", "flag", "solver"
+        None, "krylov: take a second, local step in each round.", "flag", "solver"
     )
 
 
@@ -226,16 +230,19 @@ class PowerMethod(Iterative):
     """
 
     name: ClassVar[str] = "fedpower"
-    schedule: Any = setting("every", "At which steps a round happens, e.g. 2,4,5.", None, "paper")
+    schedule: Any = setting("every", "Steps with a round, e.g. 2,4,5.", None, "paper")
     local_steps: int = setting(1, "Power steps between two rounds.", "count", "paper")
     drift_correction: bool = setting(
-        False, "Correct local steps for the silos' differences.", "flag", "paper"
+        False, "Correct local steps for differences between silos.", "flag", "paper"
     )
     alignment: str = setting(
-        "procrustes", "How bases are rotated to be averaged.", ("procrustes", "sign", "identity"), "paper"
+        "procrustes",
+        "How bases are rotated before they are averaged.",
+        ("procrustes", "sign", "identity"),
+        "paper",
     )
     reference: str = setting(
-        "first", "To whose basis they are rotated.", ("first", "active", "broadcast"), "paper"
+        "first", "Basis to which they are rotated.", ("first", "active", "broadcast"), "paper"
     )
 
 
@@ -246,7 +253,7 @@ Solver = Upload | Krylov | PowerMethod
 
 
 class _Rounds(_Value):
-    min_silos: int | None = setting(None, "Fewest silos that a round may continue with.", "count", "rounds")
+    min_silos: int | None = setting(None, "Fewest silos with which a round continues.", "count", "rounds")
     deadline: float | None = setting(
         None, "Seconds after which a round continues without the rest.", "positive", "rounds"
     )
@@ -265,7 +272,7 @@ class Plain(_Rounds):
     name: ClassVar[str] = "plain"
     colluders: ClassVar[int] = 1
     weights: Literal["rows", "noise"] = setting(
-        "rows", "Weigh silos by rows (default), or such that noise is least.", ("rows", "noise"), "privacy"
+        "rows", "Weigh silos by rows (default), or for the least noise.", ("rows", "noise"), "privacy"
     )
 
 
@@ -306,14 +313,12 @@ class Person(_Value, kw_only=False):
 
     column: str | None = setting(
         None,
-        "Column that identifies a row's person, who is protected with all her rows of a silo.",
+        "Protect persons with all their rows: the column of their ids.",
         "text",
         section="rows",
         must="the name of the column that identifies a row's person",
     )
-    rows: int = setting(
-        1, "Count so many rows of a person in full, at as many times the noise.", "count", "rows"
-    )
+    rows: int = setting(1, "Rows of a person that count in full; noise grows with them.", "count", "rows")
 
 
 class Edge(_Value, kw_only=False):
@@ -328,7 +333,7 @@ class Edge(_Value, kw_only=False):
 
     name: ClassVar[NetworkUnit] = "edge"
     max_weight: float | None = setting(
-        None, "Public maximum at which weights are capped; without it they must be 0 or 1.",
+        None, "Public maximum weight of an edge; without it weights are 0 or 1.",
         section="rows", kind=float,
     )  # fmt: skip
 
@@ -369,13 +374,13 @@ class Noise(_Value, kw_only=False):
     """
 
     kind: NoiseKind = setting(
-        "auto", "What is noised; auto takes what should be most accurate.", get_args(NoiseKind), "privacy"
+        "auto", "What gets noise; auto takes the most accurate.", get_args(NoiseKind), "privacy"
     )
     energy: float | None = setting(
-        None, "Guess of the components' share of the variance; lets auto clip.", "share", "privacy"
+        None, "Guess of the components' share of the variance, for clipping.", "share", "privacy"
     )
     scores_epsilon: float | None = setting(
-        None, "Part of epsilon for a histogram of scores on two components.", "positive", "privacy"
+        None, "Part of epsilon for a private score plot.", "positive", "privacy"
     )
 
 
@@ -389,13 +394,19 @@ class Options(_Value):
     """The options of a fit, checked; `FedPCA` documents each."""
 
     n_components: Any = setting(
-        None, "Number, fraction of variance, or auto.", section="components", option="-k --components"
+        None,
+        "Number of components, a fraction of variance, or auto.",
+        section="components",
+        option="-k --components",
     )
     epsilon: float = setting(
-        1.0, "Each silo's budget; 1 is usual, inf is exact and NOT private.", "positive", section="privacy"
+        1.0,
+        "Privacy budget per silo; 1 is usual, inf is exact and NOT private.",
+        "positive",
+        section="privacy",
     )
     delta: float | None = setting(
-        None, "The δ of (ε, δ); by default from the number of rows.", "share", "privacy"
+        None, "The δ of the promise; by default from the number of rows.", "share", "privacy"
     )
     center: bool = setting(
         True, "Centre on the pooled mean (default), also after --center-file.", "flag", "rows"
@@ -408,18 +419,23 @@ class Options(_Value):
     unit: Any = None
     noise: Any = Noise()
     aggregation: Any = setting(
-        "plain", "Send each silo's covariance, or their sum with shared noise.", AGGREGATIONS, "privacy"
+        "plain", "Sum of the silos: plain, or secure with less noise.", AGGREGATIONS, "privacy"
     )
-    solver: Any = setting(
-        "auto", "How the eigenspace is found; auto chooses and states why.", SOLVERS, "solver"
-    )
+    solver: Any = setting("auto", "How components are computed; auto chooses.", SOLVERS, "solver")
     device: str | None = setting(
         None, "PyTorch device for the silos' arithmetic, e.g. cuda.", "text", "running"
     )
     random_state: Any = setting(
-        None, "Start basis and sampling; never noise.", None, "running", section="solver", option="--seed"
+        None,
+        "Seed of start basis and sampling; never of noise.",
+        None,
+        "running",
+        section="solver",
+        option="--seed",
     )
-    n_jobs: int | None = setting(None, "Silos that work at once.", "jobs", "running", option="--jobs")
+    n_jobs: int | None = setting(
+        None, "Number of silos that compute at the same time.", "jobs", "running", option="--jobs"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -514,7 +530,7 @@ class Options(_Value):
 
 _OF_CODE_BOOKS = {
     "row_norm": _declare(
-        None, "Public bound on a row's norm; longer ones are clipped.", kind=float, section="rows"
+        None, "Public bound on the norm of a row; longer rows are clipped.", kind=float, section="rows"
     ),
     "normalize": _declare(False, "Scale every row to norm 1.", "flag", "rows"),
     "offset": _declare(None, "Public numbers to subtract from columns.", section="columns", option=None),
@@ -534,7 +550,7 @@ def _flat_settings() -> Iterator[tuple[str, Setting]]:
             if isinstance(known.choices, Mapping):
                 parts[item.name] = known.choices.values()
         if item.name == "unit":
-            help = "Silos hold networks: an edge is protected, or a row of the adjacency."
+            help = "Silos hold networks: protect edges, or rows of the adjacency."
             yield "network", _declare(None, help, ("edge", "row"), section="rows")
         for part in parts.get(item.name, ()):
             yield from ((_RENAMED.get(name, name), inner) for name, inner in _settings(part).items())

@@ -19,7 +19,7 @@ from fedpower.report.page import Account
 from fedpower.report.text import number
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import match_tables
-from fedpower.rows.source import block_rows, columns_of_fit
+from fedpower.rows.source import block_rows
 from fedpower.rows.units import features_of
 from fedpower.values import pl
 
@@ -80,7 +80,7 @@ def analyze() -> None:
 def _flag(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
     """Return T², SPE and a flag for each row of a file, which is read here and nowhere else."""
     release, limits = model.release_, {"t2": model.t2_limit_, "spe": model.spe_limit_}
-    source = columns_of_fit(open_source(rows), release.feature_names, release.n_features)
+    source = release.matched(open_source(rows))
     blocks = source.blocks(block_rows(release.n_features))
     parts = [model.statistics(block.toarray() if hasattr(block, "toarray") else block) for block in blocks]
     beyond = pl.any_horizontal(pl.col(name) > limit for name, limit in limits.items())

@@ -39,10 +39,8 @@ from fedpower.report.text import count
 from fedpower.report.view import ScoreHistogram
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import PlinkSource, fill_missing
-from fedpower.rows.ruled import ruled
-from fedpower.rows.source import RowSource, block_rows, columns_of_fit
+from fedpower.rows.source import RowSource, block_rows
 from fedpower.rows.tables import TableSource
-from fedpower.rows.units import features_of
 from fedpower.rules.treatment import RowTreatment
 from fedpower.values import Block, pl
 
@@ -326,19 +324,11 @@ class Result(Released):
         }
 
     def select(self, source: RowSource) -> RowSource:
-        """Return the source with the columns of the fit: by name where both have names.
+        """Return the source with the columns of the fit, as `Released.matched` does.
 
-        The cells of a table become numbers by the rules of the fit, if it had any; one whose columns are
-        the features already is taken as it is. For a missing genotype stands what stood for it in the
-        fit, the public offset, or else the mean.
+        For a missing genotype stands what stood for it in the fit, the public offset, or else the mean.
         """
-        rules, names = self.record.table_rules, source.columns
-        if rules is not None and names is not None:  # columns without a name are features, in their order
-            features = set(self.feature_names or ()) <= set(names) and not set(rules.columns) <= set(names)
-            if not features:
-                source = features_of(ruled(columns_of_fit(source, rules.columns, len(rules.columns)), rules))
-        selected = columns_of_fit(source, self.feature_names, self.n_features)
-        return fill_missing(selected, self.mean if self.center is None else self.center)
+        return fill_missing(self.matched(source), self.mean if self.center is None else self.center)
 
     def scores(self, rows: Block) -> Array:
         """Return the scores of rows that are float64 and have the columns of the fit."""
