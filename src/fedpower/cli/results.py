@@ -155,9 +155,8 @@ def _compare(a: Path, b: Path, *, as_json: bool) -> None:
         for place, (angle, sine, cosine) in enumerate(zip(angles, sines, cosines, strict=True), 1)
     ]
     print_table(None, headings, rows, numbers=headings)
-    say(
-        f"The largest principal angle between {a} and {b} is {round(angles[-1], 4):g}° (sin θ = {sines[-1]:.1e})."
-    )
+    largest = f"{round(angles[-1], 4):g}° (sin θ = {sines[-1]:.1e})"
+    say(f"The largest principal angle between {a} and {b} is {largest}.")
     if angles[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
         say("Components of nearly equal variance may turn in their plane: trust the angles, not the cosines.")
 
