@@ -19,7 +19,7 @@ from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules
 
 Group = Literal["main", "rows", "privacy", "solver", "paper", "rounds", "running"]
-"""Under which heading help lists an option."""
+"""The heading under which help lists an option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ def _shortened(value: Any) -> str:
 
 
 class Upload(_Value):
-    """Each silo uploads its covariance once, and everything follows from the sum.
+    """Each silo uploads its covariance once, and the coordinator decomposes the sum.
 
     Examples
     --------
@@ -165,23 +165,29 @@ class Upload(_Value):
     name: ClassVar[str] = "upload"
     noises: ClassVar[tuple[str, ...]] = ("none", "covariance")  # what may be noised with it
     iteration_rank: int | None = setting(
-        None, "Columns of the iterated basis; k + 10 by default.", "count", "solver", section="components"
+        None, "Columns of the iterated basis; by default k + 10.", "count", "solver", section="components"
     )
 
 
 class Iterative(Upload):
-    """What solvers that take several rounds have in common."""
+    """Settings of solvers that take several rounds."""
 
     noises: ClassVar[tuple[str, ...]] = ("none", "covariance", "step", "paper")
 
-    n_steps: int | None = setting(None, "Power steps in total; by default until --tol.", "count", "paper")
-    tol: float = setting(1e-9, "Stop when a round moves the subspace by sin θ ≤ this.", "tol", "solver")
+    n_steps: int | None = setting(
+        None, "Total power steps; by default until --tol is reached.", "count", "paper"
+    )
+    tol: float = setting(1e-9, "Stop when a round changes the subspace by sin θ ≤ this.", "tol", "solver")
     max_rounds: int = setting(500, "Stop after this many rounds.", "count", "solver")
     n_participants: int | None = setting(
         None, "Silos per round; all by default.", "count", "paper", section="rounds", option="--participants"
     )
     participation: Literal["sampled", "first"] = setting(
-        "sampled", "Draw them, or take the first to answer.", ("sampled", "first"), "paper", section="rounds"
+        "sampled",
+        "Sample them, or take the first to answer.",
+        ("sampled", "first"),
+        "paper",
+        section="rounds",
     )
 
 
@@ -198,7 +204,7 @@ class Krylov(Iterative):
     name: ClassVar[str] = "krylov"
     noises: ClassVar[tuple[str, ...]] = ("none", "covariance", "step")
     lookahead: bool | None = setting(
-        None, "Whether krylov has silos take a second, local step in each round.", "flag", "solver"
+        None, "Let silos take a second, local step in each round of krylov.", "flag", "solver"
     )
 
 
@@ -226,16 +232,16 @@ class PowerMethod(Iterative):
     """
 
     name: ClassVar[str] = "fedpower"
-    schedule: Any = setting("every", "At which steps a round happens, e.g. 2,4,5.", None, "paper")
+    schedule: Any = setting("every", "Steps that end with a round, e.g. 2,4,5.", None, "paper")
     local_steps: int = setting(1, "Power steps between two rounds.", "count", "paper")
     drift_correction: bool = setting(
-        False, "Correct local steps for the silos' differences.", "flag", "paper"
+        False, "Correct local steps for differences between silos.", "flag", "paper"
     )
     alignment: str = setting(
-        "procrustes", "How bases are rotated to be averaged.", ("procrustes", "sign", "identity"), "paper"
+        "procrustes", "How bases are rotated before averaging.", ("procrustes", "sign", "identity"), "paper"
     )
     reference: str = setting(
-        "first", "To whose basis they are rotated.", ("first", "active", "broadcast"), "paper"
+        "first", "The basis they are rotated to.", ("first", "active", "broadcast"), "paper"
     )
 
 
@@ -246,9 +252,9 @@ Solver = Upload | Krylov | PowerMethod
 
 
 class _Rounds(_Value):
-    min_silos: int | None = setting(None, "Fewest silos that a round may continue with.", "count", "rounds")
+    min_silos: int | None = setting(None, "Fewest silos that must answer a round.", "count", "rounds")
     deadline: float | None = setting(
-        None, "Seconds after which a round continues without the rest.", "positive", "rounds"
+        None, "Seconds after which a round continues without missing silos.", "positive", "rounds"
     )
 
 
@@ -265,12 +271,12 @@ class Plain(_Rounds):
     name: ClassVar[str] = "plain"
     colluders: ClassVar[int] = 1
     weights: Literal["rows", "noise"] = setting(
-        "rows", "Weigh silos by rows (default), or such that noise is least.", ("rows", "noise"), "privacy"
+        "rows", "Weight silos by rows (default), or for the least noise.", ("rows", "noise"), "privacy"
     )
 
 
 class Secure(_Rounds):
-    """The coordinator reads the silos' sum only, and they share the noise of one trusted curator.
+    """The coordinator reads only the silos' sum, which has as much noise as one trusted curator would add.
 
     Needs the extra ``secure`` and a finite ``epsilon``.
 
@@ -295,7 +301,7 @@ Aggregation = Plain | Secure
 
 
 class Person(_Value, kw_only=False):
-    """A person is protected with all rows that a silo has of her.
+    """A person is protected with all their rows in a silo.
 
     Examples
     --------
@@ -306,14 +312,12 @@ class Person(_Value, kw_only=False):
 
     column: str | None = setting(
         None,
-        "Column that identifies a row's person, who is protected with all her rows of a silo.",
+        "Column that identifies persons; each is protected with all their rows in a silo.",
         "text",
         section="rows",
         must="the name of the column that identifies a row's person",
     )
-    rows: int = setting(
-        1, "Count so many rows of a person in full, at as many times the noise.", "count", "rows"
-    )
+    rows: int = setting(1, "Rows per person that count in full; noise grows by this factor.", "count", "rows")
 
 
 class Edge(_Value, kw_only=False):
@@ -328,7 +332,7 @@ class Edge(_Value, kw_only=False):
 
     name: ClassVar[NetworkUnit] = "edge"
     max_weight: float | None = setting(
-        None, "Public maximum at which weights are capped; without it they must be 0 or 1.",
+        None, "Public cap on edge weights; without it they must be 0 or 1.",
         section="rows", kind=float,
     )  # fmt: skip
 
@@ -359,7 +363,7 @@ NoiseKind = Literal["auto", "covariance", "clipped", "step", "paper"]
 
 
 class Noise(_Value, kw_only=False):
-    """What is noised, and how its budget is divided.
+    """What receives noise, and how its budget is divided.
 
     Examples
     --------
@@ -369,10 +373,13 @@ class Noise(_Value, kw_only=False):
     """
 
     kind: NoiseKind = setting(
-        "auto", "What is noised; auto takes what should be most accurate.", get_args(NoiseKind), "privacy"
+        "auto",
+        "What receives noise; auto takes what should be most accurate.",
+        get_args(NoiseKind),
+        "privacy",
     )
     energy: float | None = setting(
-        None, "Guess of the components' share of the variance; lets auto clip.", "share", "privacy"
+        None, "Expected share of variance of the components; lets auto clip.", "share", "privacy"
     )
     scores_epsilon: float | None = setting(
         None, "Part of epsilon for a histogram of scores on two components.", "positive", "privacy"
@@ -392,18 +399,21 @@ class Options(_Value):
         None, "Number, fraction of variance, or auto.", section="components", option="-k --components"
     )
     epsilon: float = setting(
-        1.0, "Each silo's budget; 1 is usual, inf is exact and NOT private.", "positive", section="privacy"
+        1.0,
+        "Privacy budget of each silo; 1 is usual, inf is exact and NOT private.",
+        "positive",
+        section="privacy",
     )
     delta: float | None = setting(
-        None, "The δ of (ε, δ); by default from the number of rows.", "share", "privacy"
+        None, "δ of (ε, δ); by default from the number of rows.", "share", "privacy"
     )
     center: bool = setting(
         True, "Centre on the pooled mean (default), also after --center-file.", "flag", "rows"
     )
     standardize: bool = setting(
-        True, "Correlations (default), or covariances in the columns' own units.", "flag", "rows"
+        True, "Use correlations (default), or covariances in the columns' own units.", "flag", "rows"
     )
-    ranges: Any = setting(None, "Between which numbers cells of columns are.", section="columns", option=None)
+    ranges: Any = setting(None, "Smallest and largest value of each column.", section="columns", option=None)
     codebook: CodeBook | None = setting(None, "Code book with rules and numbers of columns.", option=None)
     unit: Any = None
     noise: Any = Noise()
@@ -411,15 +421,20 @@ class Options(_Value):
         "plain", "Send each silo's covariance, or their sum with shared noise.", AGGREGATIONS, "privacy"
     )
     solver: Any = setting(
-        "auto", "How the eigenspace is found; auto chooses and states why.", SOLVERS, "solver"
+        "auto", "How components are found; auto chooses and gives the reason.", SOLVERS, "solver"
     )
     device: str | None = setting(
-        None, "PyTorch device for the silos' arithmetic, e.g. cuda.", "text", "running"
+        None, "PyTorch device for the silos' computations, e.g. cuda.", "text", "running"
     )
     random_state: Any = setting(
-        None, "Start basis and sampling; never noise.", None, "running", section="solver", option="--seed"
+        None,
+        "Seed of the start basis and sampling; never of noise.",
+        None,
+        "running",
+        section="solver",
+        option="--seed",
     )
-    n_jobs: int | None = setting(None, "Silos that work at once.", "jobs", "running", option="--jobs")
+    n_jobs: int | None = setting(None, "Silos that work in parallel.", "jobs", "running", option="--jobs")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -443,17 +458,17 @@ class Options(_Value):
 
     @property
     def network(self) -> Edge | Node | None:
-        """What is protected of networks; None where silos hold rows."""
+        """What is protected in networks; None where silos hold rows."""
         return self.unit if isinstance(self.unit, Edge | Node) else None
 
     @property
     def person(self) -> Person:
-        """Who is protected; without a column, nobody but the rows."""
+        """Who is protected; without a column, each row counts as one person."""
         return self.unit if isinstance(self.unit, Person) else Person()
 
     @property
     def public(self) -> CodeBook:
-        """Public numbers about columns that were given; without any, an empty code book."""
+        """The given public numbers about columns; an empty code book without any."""
         return CodeBook() if self.codebook is None or not self.codebook.is_draft else self.codebook
 
     @property
@@ -473,7 +488,7 @@ class Options(_Value):
 
     @property
     def prepares(self) -> bool:
-        """Whether a fit finds offset, scale and bound privately: where it is given none of them."""
+        """Whether a fit finds offset, scale and bound privately, because none of them is given."""
         return (
             self.is_private
             and self.network is None
@@ -486,7 +501,7 @@ class Options(_Value):
 
     @property
     def takes_gaps(self) -> bool:
-        """Whether missing numbers count for nothing: where an offset is found, or in a code book."""
+        """Whether missing numbers are allowed: an offset is found, or a code book has one."""
         return self.prepares or self.book is not None
 
     @property
@@ -497,7 +512,7 @@ class Options(_Value):
 
     @property
     def paper_settings(self) -> tuple[str, ...]:
-        """The names of options that were given and that only the paper's method has."""
+        """The names of given options that only the paper's method has."""
         only = {name for name, known in FLAT.items() if known.group == "paper"} - {"participation"}
         return tuple(name for name in self.solver.given() if name in only)
 
@@ -514,7 +529,7 @@ class Options(_Value):
 
 _OF_CODE_BOOKS = {
     "row_norm": _declare(
-        None, "Public bound on a row's norm; longer ones are clipped.", kind=float, section="rows"
+        None, "Public bound on a row's norm; longer rows are clipped.", kind=float, section="rows"
     ),
     "normalize": _declare(False, "Scale every row to norm 1.", "flag", "rows"),
     "offset": _declare(None, "Public numbers to subtract from columns.", section="columns", option=None),
@@ -534,7 +549,7 @@ def _flat_settings() -> Iterator[tuple[str, Setting]]:
             if isinstance(known.choices, Mapping):
                 parts[item.name] = known.choices.values()
         if item.name == "unit":
-            help = "Silos hold networks: an edge is protected, or a row of the adjacency."
+            help = "Silos hold networks: protect an edge, or a row of the adjacency matrix."
             yield "network", _declare(None, help, ("edge", "row"), section="rows")
         for part in parts.get(item.name, ()):
             yield from ((_RENAMED.get(name, name), inner) for name, inner in _settings(part).items())
@@ -567,7 +582,7 @@ def from_flat(given: Mapping[str, Any]) -> Options:
     book = left.pop("codebook", None)
     if numbers and book is not None and not book.is_draft:
         first = next(iter(numbers))
-        raise InputError(f"{first} must be left out with a code book that has the columns' numbers")
+        raise InputError(f"{first} must be left out, because the code book has the columns' numbers")
     if numbers:
         book = replace(book or CodeBook(), **numbers)
     of_unit = ("network", "unit", "rows_per_unit", "edge_weight")
@@ -586,7 +601,7 @@ def _unit_of(network: str | None, column: Any, rows: Any, weight: Any) -> Unit |
     if network is None:
         return None if column is None and rows is None else Person(column, 1 if rows is None else rows)
     FLAT["network"].check("network", network)
-    require(column is None, "unit", "left out of networks, where edges or rows are protected", column)
+    require(column is None, "unit", "left out for networks, which protect edges or rows", column)
     is_edge = network == "edge"
     require(weight is None or is_edge, "edge_weight", "left out unless edges are protected", weight)
     return Edge(weight) if is_edge else Node()
@@ -633,6 +648,6 @@ def check_sums_are_noised(aggregation: str, epsilon: float) -> None:
     """Refuse secure sums without noise: a coordinator can make them reveal what one silo holds."""
     if aggregation == "secure" and math.isinf(epsilon):
         raise InputError(
-            "aggregation='secure' must have a finite epsilon, got epsilon=inf; exact sums under masks can be "
-            "made to reveal one silo, so use aggregation='plain' or a finite epsilon"
+            "aggregation='secure' must have a finite epsilon, got epsilon=inf; without noise, secure sums "
+            "can reveal a single silo"
         )

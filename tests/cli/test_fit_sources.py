@@ -310,7 +310,7 @@ HEAVY = "source,target,weight\nv000,v001,9\nv001,v002,1\nv002,v003,2\nv003,v004,
     ("file", "most", "said"),
     [
         ("north.csv", 0.5, "edges weigh more than --edge-weight and are capped at it"),
-        ("north.csv", "1e9", "no edge weighs more than 1e-09 of --edge-weight, for which noise is made"),
+        ("north.csv", "1e9", "no edge weighs more than 1e-09 of --edge-weight, which sets the noise"),
         ("heavy.csv", 5, "edges heavier than --edge-weight were capped: 1 in heavy (25.0%)"),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_fit_gives_its_moment_back_from_memory_and_from_folders(aggregation, t
     assert (read.code_book is None) == bool(told)
     assert str(read.privacy) == str(model.privacy_)
     if aggregation == "secure":
-        assert "the published covariance and all that is computed from it" in str(read.privacy)
+        assert "the published covariance and everything computed from it" in str(read.privacy)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -100,7 +100,7 @@ def test_the_statement_speaks_of_persons_and_of_several_silos(private, tmp_path)
     assert "The column 'patient_id' identifies the person of each row" in said
     both = epsilon_of(model.privacy_.protections[0].mu * math.sqrt(2), 1e-6)
     assert both == pytest.approx(1.455, abs=5e-4)
-    assert "What two of them tell together is at most epsilon=1.455 at delta=1e-06" in said
+    assert "Two of them together reveal at most epsilon=1.455 at delta=1e-06" in said
     found = load(model.save(tmp_path / "result"))
     assert (found.study, str(found.privacy)) == (model.study_, said)
     page = (tmp_path / "result" / "report.html").read_text()
@@ -145,7 +145,9 @@ def test_wrong_ids_are_refused_in_one_sentence(silos):
         ),
         "unit must be the name of the column": lambda: FedPCA(1, unit="").fit_silos(silos),
         "rows must be a whole number of at least 1": lambda: Person("patient_id", 0),
-        "rows_per_unit must go with unit, got 2": lambda: FedPCA(1, unit=Person(None, 2)).fit_silos(plain),
+        "rows_per_unit must be given with unit, got 2": lambda: FedPCA(1, unit=Person(None, 2)).fit_silos(
+            plain
+        ),
     }
     for sentence, fit in fits.items():
         with pytest.raises(InputError, match=sentence):
@@ -161,7 +163,7 @@ def test_persons_whose_sums_cannot_be_noised_are_refused(silos):
         model.fit_silos([often])
     with pytest.warns(NoiseWarning):
         assert model.set_params(noise="covariance").fit_silos([often]).n_samples_seen_ == 31
-    with pytest.raises(InputError, match="noise='clipped' must go without unit"):
+    with pytest.raises(InputError, match="noise='clipped' must be used without unit"):
         model.set_params(noise="clipped").fit_silos(silos)
     guessed = fed_pca(2, standardize=False, unit="patient_id", energy=0.01, **TOLD)
     assert guessed.fit_silos(silos).study_.noise == "covariance"

@@ -105,8 +105,8 @@ def test_exact_secure_sums_are_refused_before_anything_is_read(model):
     with pytest.raises(InputError) as refused:
         model.fit_silos({name: f"nowhere/{name}.csv" for name in PARTS})
     assert str(refused.value) == (
-        "aggregation='secure' must have a finite epsilon, got epsilon=inf; exact sums under masks can be "
-        "made to reveal one silo, so use aggregation='plain' or a finite epsilon"
+        "aggregation='secure' must have a finite epsilon, got epsilon=inf; without noise, secure sums "
+        "can reveal a single silo"
     )
 
 

@@ -266,7 +266,7 @@ def test_a_run_is_started_again_after_its_end_and_not_twice_and_gives_way_to_ano
         start(RUN).join(30)
         state = call(service, {"do": "status"})[0]["run"]
         assert (state["run"], state["done"], state["again"]) == (RUN, False, True)
-        assert "needs 3 answers and got 0" in state["reason"]
+        assert "must have 3 answers, got 0" in state["reason"]
 
 
 ENDS: list[tuple[Exception, str, bool, str]] = [  # what fails where, whether another start may help, why

@@ -343,7 +343,7 @@ def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit_and_a_failure
             assert (kept / f"{name}.log").is_file()
         assert kept.stat().st_mode & 0o077 == 0
         last = failed.stderr.splitlines()[-1]
-        assert last.startswith("Error: round 0 needs 3 answers and got 0")
+        assert last.startswith("Error: round 0 must have 3 answers, got 0")
         assert "no round was closed in 6 starts in a row" in last
     finally:
         shutil.rmtree(kept)

@@ -263,7 +263,10 @@ def test_the_statement_counts_the_attempts_of_earlier_runs():
     spent, reported = there["north"].ledger.spent(), stated(second, WHOLE)
     assert reported.protections[1].mu == pytest.approx(spent.mu)
     assert reported.protections[1].epsilon >= spent.epsilon * (1 - 1e-9)
-    assert "for 2 attempts, runs before this one counted. All 3 that the study allows" in str(reported)
+    assert (
+        "for more than 2 attempts on these rows, earlier runs included. All 3 that the study allows"
+        in str(reported)
+    )
 
 
 def test_the_statement_counts_a_silo_that_was_asked_and_stayed_silent():
@@ -405,7 +408,7 @@ def test_a_silo_that_restarts_every_time_costs_no_more_attempts_than_were_agreed
 @pytest.mark.parametrize(
     ("study", "lost", "words"),
     [
-        (STUDY, {(2, "east"), (2, "west"), (4, "north")}, "round 4 needs 2 answers and got 1"),
+        (STUDY, {(2, "east"), (2, "west"), (4, "north")}, "round 4 must have 2 answers, got 1"),
         (study_of(attempts=1), {(2, "east")}, "within 1 attempts"),
         (replace(SEVERAL, min_silos=4), {(number, "east") for number in range(2, 40)}, "bring back"),
     ],

@@ -113,7 +113,7 @@ def test_what_is_not_private_says_so_twice(result, shown):
     leak = "the row bound was read from the rows"
     privacy = {**result("private").run["privacy"], "private": False, "leak": leak}
     root = changed(result("private"), privacy=privacy)
-    assert f"NOT PRIVATE although ε = 1 was asked for: {leak}" in words(root.by_id("privacy"))
+    assert f"NOT PRIVATE, although ε = 1 was requested: {leak}" in words(root.by_id("privacy"))
     assert f"NOT PRIVATE: nothing is promised, because {leak}." in words(root.by_id("summary"))
     assert not root.by_id("privacy").every("table")
 

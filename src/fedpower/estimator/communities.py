@@ -22,38 +22,38 @@ from fedpower.rules.codebook import CodeBook
 class FedCommunities(ClusterMixin, FedCovariance):
     """Communities of nodes, from networks that silos hold and do not pool.
 
-    Each silo releases its adjacency matrix with noise, once (``unit="edge"``), or the second moment of its
-    rows (``unit="row"``, the paper's); the rest is computed from the sum and costs nothing:
+    Each silo releases its adjacency matrix with noise once (``unit="edge"``), or the second moment of its
+    rows (``unit="row"``, as in the paper). Everything else follows from the sum at no cost:
     `fedpower.analysis.Communities` finds other numbers of communities in ``release_``.
 
     Parameters
     ----------
     n_communities : int
-        k.
+        Number of communities, k.
     unit : {"edge", "row"}, Edge or Node, default="edge"
-        What is protected: one edge of one layer, in whether it is there and in its weight; or one row of
-        one layer's adjacency, scaled to norm 1. Neither protects a node with all its edges. Weights other
-        than 0 and 1 need ``Edge(max_weight=...)``, a public maximum at which they are capped.
+        What is protected: one edge of one layer (its presence and its weight), or one row of one layer's
+        adjacency matrix, scaled to norm 1. Neither protects a node with all its edges. Weights other than
+        0 and 1 need ``Edge(max_weight=...)``, a public maximum at which they are capped.
     epsilon, delta, aggregation
-        The budget and who sees what, as of `FedPCA`. None takes δ from the number of pairs of nodes.
+        As in `FedPCA`. ``delta=None`` chooses δ by the number of pairs of nodes.
     nodes : sequence of str, default=None
-        The names of all nodes, which are public. Edge lists need them; matrices have them by place.
+        The public names of all nodes. Edge lists need them; matrices have nodes by position.
     n_jobs
-        How it runs, as of `FedPCA`.
+        As in `FedPCA`.
     random_state : int, default=0
-        Of k-means' starts; never of noise.
+        Seed of k-means; never of noise.
 
     Attributes
     ----------
     labels_, embedding_, eigenvalues_, subspace_angle_, determined_, chance_edge_, n_above_chance_
     rates_, rate_errors_, agreement_, adjusted_rand_
-        As of `fedpower.analysis.Communities`, which is ``analysis_``.
+        As in `fedpower.analysis.Communities`, which is ``analysis_``.
     release_ : Covariance
-        What was released, with its statement and the law of its noise.
+        The released matrix, with its privacy statement and the distribution of its noise.
     privacy_ : PrivacyStatement
-        What is promised about the edges; print it.
+        The privacy that the edges have; print it.
     n_features_in_, feature_names_in_
-        The number of nodes, and their names where they have any.
+        The number of nodes, and their names if they have any.
 
     Examples
     --------
@@ -100,7 +100,7 @@ class FedCommunities(ClusterMixin, FedCovariance):
         if self.release_.noise_std > 0 and not self.analysis_.determined_:
             warn(
                 "the communities are not determined: noise may turn their directions by more than 45°; "
-                "bring more networks, take a larger epsilon, or sum them with aggregation='secure'",
+                "add networks, use a larger epsilon, or aggregation='secure'",
                 NoiseWarning,
             )
         return self

@@ -219,7 +219,7 @@ class _Fit:
         elif treatment.row_norm is not None and (self.options.book is None or on_clipped is not None):
             counts = {name: (silo.n_clipped, silo.n_read) for name, silo in rows.items()}
             if all(count == read for count, read in counts.values()):
-                summary = "every row is longer than row_norm, so directions alone count; give a larger bound"
+                summary = "every row is longer than row_norm, so only directions count; use a larger row_norm"
         else:
             return
         if on_clipped is not None:
@@ -256,8 +256,8 @@ def fit_data(options: Options, data: Data, run: Run) -> Result:
     if isinstance(solver, Iterative) and not solution.converged and len(outcome.rounds) >= solver.max_rounds:
         from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - only where it is needed
 
-        moved = f"moved by sin θ = {solution.change:.2g} in the last of {solver.max_rounds} rounds"
-        warn(f"the subspace still {moved}; raise max_rounds, tol or iteration_rank", ConvergenceWarning)
+        change = f"changed by sin θ = {solution.change:.2g} in the last of {solver.max_rounds} rounds"
+        warn(f"the subspace still {change}; raise max_rounds, tol or iteration_rank", ConvergenceWarning)
     warn_about_rows(study, rows)
     if treatment is None:
         counts = {name: silo.clipped for name, silo in rows.items() if isinstance(silo, Survey)}
@@ -279,7 +279,7 @@ def prepare_data(options: Options, data: Data, run: Run) -> CodeBook:
     """Return the code book of the silos' columns, found privately; nothing is fitted."""
     if not options.prepares:
         raise InputError(
-            "preparation must be given nothing but a finite epsilon, rules and ranges, got more; leave out "
+            "preparation must have a finite epsilon, and no options but rules and ranges; leave out "
             "row_norm, normalize, public offsets and scales, and settings of other solvers"
         )
     fit = _Fit(options, data, run)

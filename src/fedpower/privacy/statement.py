@@ -1,4 +1,4 @@
-"""The privacy statement that goes with every result, in words a data officer reads."""
+"""The privacy statement of every result, in plain words for a data officer."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -7,56 +7,56 @@ from typing import Any
 ROW, PERSON, EDGE = "one row of one silo", "one person of one silo", "one edge of one layer of one silo"
 """Units of privacy."""
 
-_KEPT = "each silo runs fedpower unaltered and keeps its rows, its ledger and its noise to itself"
-_BOUNDED = "rows are bounded by a public rule before anything is computed from them"
+_KEPT = "each silo runs unmodified fedpower and keeps its rows, its ledger and its noise secret"
+_BOUNDED = "a public rule bounds rows before anything is computed from them"
 
 
 def whom(*, network: str = "", person: str = "", rows_per_unit: int = 1) -> dict[str, Any]:
-    """Return by name who is protected, between which data sets nobody can tell, and what that supposes.
+    """Return by name who is protected, which data sets look alike to an observer, and the assumptions.
 
     ``network`` is ``edge`` or ``row`` where a network is summed; ``person`` the column of persons.
     """
     unit, kept, bounded = ROW, _KEPT, _BOUNDED
     neighbours = "data sets that differ in the content of one row (replace-one); row counts are public"
-    counted = "every row counts for one person; somebody with several rows is protected for each of them only"
+    counted = "each row counts as one person; a person with several rows is protected for each row only"
     if network:
         kept = kept.replace("its rows", "its network")
-        counted = "every row of an adjacency counts by itself; a node is protected for each of its rows only"
+        counted = "each row of an adjacency matrix counts by itself; a node is protected for each row only"
     if network == "edge":
         unit = EDGE
         neighbours = (
-            "networks on the same public nodes that differ in one edge of one layer, in whether it is there "
+            "networks on the same public nodes that differ in one edge of one layer: in whether it is there "
             "or in its weight"
         )
         counted = (
-            "whatever joins two nodes in a layer is one edge; somebody with many edges, such as a node, is "
-            "protected for each of them only"
+            "all that connects two nodes in a layer is one edge; a node with several edges is protected for "
+            "each edge only"
         )
-        bounded = "weights of edges are capped at a public maximum before anything is computed from them"
+        bounded = "a public maximum caps edge weights before anything is computed from them"
     elif person:
         unit = PERSON
         neighbours = "data sets that differ in all rows of one person, "
         neighbours += (
-            "in what they hold and in how many they are; counts of persons are public"
+            "in their content and their number; the number of persons is public"
             if rows_per_unit == 1
-            else f"of which as many count, {rows_per_unit} at most; how many rows count in all is public"
+            else f"of which at most {rows_per_unit} count; the total number of counted rows is public"
         )
         counted = (
-            f"the column {person!r} identifies the person of each row: somebody with two ids in it is "
-            "protected for each of them only"
+            f"the column {person!r} identifies the person of each row; a person with two ids is protected "
+            "for each id only"
         )
     return {"unit": unit, "neighbours": neighbours, "assumptions": (kept, counted, bounded)}
 
 
 ALL_NOT_PRIVATE = (
-    "NOT PRIVATE (epsilon = inf): exact quantities left every silo, and anyone who reads the messages or "
-    "the result can learn about single rows"
+    "NOT PRIVATE (epsilon = inf): silos sent exact numbers, and anyone who reads the messages or the result "
+    "can learn about single rows"
 )
 """How the statement of an exact fit begins."""
 
 
 EXACT_SCORES = (
-    "rows were counted by their scores on the first two components, exactly: NOT differentially private, "
+    "rows were counted exactly by their scores on the first two components: NOT differentially private, "
     "and a count of 1 is one row"
 )
 """A note of the statement of an exact fit."""
@@ -80,21 +80,21 @@ class PrivacyStatement:
     Attributes
     ----------
     mode
-        What was noised; ``none`` promises nothing.
+        What received noise; ``none`` promises nothing.
     asked_epsilon, delta
-        What the study asked for.
+        The privacy that the study requested.
     protections
         One per observer.
     public
-        What everybody may know.
+        What anyone may know.
     leak
-        What was read from the rows without noise, which voids the promise; None where nothing was.
+        What was read from the rows without noise, which voids the promise; otherwise None.
     notes
-        What else its reader must know.
+        Further facts that the reader must know.
     assumptions
-        What the promise supposes.
+        What the promise depends on.
     unit, neighbours
-        Who is protected, and between which data sets nobody can tell.
+        Who is protected, and which data sets look alike to an observer.
     """
 
     mode: str
@@ -125,26 +125,26 @@ class PrivacyStatement:
         )
         noted = {0: "", 1: ", a note"}.get(len(self.notes), f", {len(self.notes)} notes")
         lines = (
-            f"Private: {self.unit}; noise mode {self.mode!r}, asked for epsilon={self.asked_epsilon:g} at "
+            f"Private: {self.unit}; noise mode {self.mode!r}, requested epsilon={self.asked_epsilon:g} at "
             f"delta={self.delta:g}.",
             f"Against {first}.",
             f"Against {'; '.join(others)}.",
-            f"Who sees what, what is public{noted} and what this assumes: see privacy.txt.",
+            f"For who sees what, what is public{noted} and the assumptions, see privacy.txt.",
         )
         return "\n".join(lines)
 
     def __str__(self) -> str:
         if self.leak is not None:
             return (
-                f"NOT PRIVATE although epsilon={self.asked_epsilon:g} was asked for: {self.leak}; "
-                "noise was added, and nothing is promised."
+                f"NOT PRIVATE, although epsilon={self.asked_epsilon:g} was requested: {self.leak}; "
+                "noise was added, but nothing is promised."
             )
         if not self.is_private:
             return "\n".join([f"{ALL_NOT_PRIVATE}.", *_listed("Notes", map(as_sentence, self.notes))])
         lines = [
             f"Private: {self.unit}.",
             f"Neighbours are {self.neighbours}.",
-            f"Noise mode {self.mode!r}, asked for epsilon={self.asked_epsilon:g} at delta={self.delta:g}.",
+            f"Noise mode {self.mode!r}, requested epsilon={self.asked_epsilon:g} at delta={self.delta:g}.",
         ]
         lines += [
             f"Against {row.observer} (sees {row.sees}): epsilon={row.epsilon:.4g}, delta={row.delta:g}."

@@ -46,7 +46,7 @@ def conclude(coordinator: Coordinator, settings: SolverSettings) -> Outcome:
         used_before=not made_for <= {"", coordinator.run},
     )
     if solution.pooled is not None:
-        published = (PUBLISHED, "the published covariance and all that is computed from it")
+        published = (PUBLISHED, "the published covariance and everything computed from it")
         protections = (replace(row, sees=row.sees.replace(*published)) for row in privacy.protections)
         privacy = replace(privacy, protections=tuple(protections))
     versions = [f"{name} {answer.data_version}" for name, answer in enrolled.items() if answer.data_version]
@@ -66,14 +66,14 @@ PUBLISHED = "the published components and eigenvalues"
 """What the public sees of a fit, unless the pooled moment is published too."""
 
 USED_BEFORE = (
-    "these noised covariances went into an earlier run too. Two results from them could be compared, so the "
-    "public gets no smaller epsilon than the coordinator. Nothing was charged again"
+    "an earlier run used the same noised covariances. The two results can be compared, so the public gets "
+    "no smaller epsilon than the coordinator. Nothing was charged again"
 )
 """A note of the privacy statement."""
 
 SMOOTHED = (
-    "the public does not know the silos' noised covariances. Of these SHAKE-256 made a little more noise, "
-    "which was added to their sum before anything was computed from it"
+    "the public does not know the silos' noised covariances. SHAKE-256 derived a little more noise from "
+    "them, which was added to their sum before anything was computed from it"
 )
 """An assumption of the public's smaller epsilon."""
 
@@ -104,7 +104,7 @@ def state_privacy(
         attempts = attempts_charged(rounds)
         distance = attempts * budget.distance
         protections, notes = _in_secure_sums(study, budget, len(sizes), attempts)
-        public = (*public, "who was on the session")
+        public = (*public, "which silos took part in the sum")
         supposed: tuple[str, ...] = ("the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20",)
     else:
         distance = budget.distance
@@ -114,26 +114,26 @@ def state_privacy(
     if study.preparation:
         notes += (
             f"offset, scale and bound of the columns were found privately, {_part(budget, *STAGES)}. The "
-            "code book that holds them is public: later fits may use it without paying for it again",
+            "code book that holds them is public: later fits can use it at no further cost",
         )
     if study.scores:
         notes += (
             "rows were counted by their scores on the first two components, with noise, "
-            f"{_part(budget, SCORES)}. Where the grid is follows from what was released before",
+            f"{_part(budget, SCORES)}. The grid follows from earlier releases",
         )
     first = protections[0]
     if study.network == "row":
         both = epsilon_within(2.0 * first.mu, first.delta, distance)
         notes += (
-            "a row is a node's edges in one layer, as its own row of the matrix. Every edge is in the rows "
-            f"of both its nodes, and is protected at epsilon={both:.4g}, delta={first.delta:g}",
+            "a row holds the edges of one node in one layer. Each edge is in the rows of both its nodes, and "
+            f"is protected at epsilon={both:.4g}, delta={first.delta:g}",
         )
     elif study.unit and len(sizes) > 1:
         times = 2.0 if secure else math.sqrt(2.0)
         both = epsilon_within(times * first.mu, first.delta, distance * (1.0 if secure else 2.0))
         notes += (
-            "somebody with rows in several silos is protected by each of them. What two of them tell "
-            f"together is at most epsilon={both:.4g} at delta={first.delta:g}. Of k silos it is "
+            "a person with rows in several silos is protected by each of them. Two of them together reveal "
+            f"at most epsilon={both:.4g} at delta={first.delta:g}. For k silos it is "
             + ("k times mu" if secure else "the square root of k times mu"),
         )
     return PrivacyStatement(
@@ -178,7 +178,7 @@ def _in_plain_sums(
         mu, left = noise.mu, left - len(sizes) * budget.slack_delta
         if study.scores:  # each silo's counts are published, with its own noise
             mu = math.hypot(mu, budget.mu(SCORES))
-        sees += " of this fit and of no other from the same releases"
+        sees += " of this fit, and no other result of the same releases"
         supposed = (SMOOTHED,)
     public = Protection(
         observer="the public", sees=sees, epsilon=epsilon_of(mu, left), delta=study.delta, mu=mu
@@ -213,9 +213,9 @@ def _in_secure_sums(
     )
     times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     notes = (
-        "the silos' covariances were summed securely, every silo adding a share of the noise. More than "
-        f"{silos} revealing theirs would leave less than was asked for",
-        f"the silo that was charged most often on these rows was for {times}, runs before this one counted. "
+        "the silos' covariances were summed securely, and each silo added a share of the noise. If more than "
+        f"{silos} revealed theirs, the noise would be less than requested",
+        f"no silo was charged for more than {times} on these rows, earlier runs included. "
         f"All {study.attempts} that the study allows would cost "
         f"epsilon={epsilon_of_attempts(budget, study.attempts):.4g}",
     )
@@ -225,7 +225,7 @@ def _in_secure_sums(
 def _part(budget: Budget, *labels: str) -> str:
     alone = epsilon_of(budget.mu(*labels), budget.left_delta)
     part = f"{100.0 * budget.share(*labels):.3g}% of the budget (of mu squared)"
-    return f"out of the same epsilon. That took {part}, which alone is epsilon={alone:.3g}"
+    return f"as part of the same epsilon. This used {part}, which by itself is epsilon={alone:.3g}"
 
 
 def _published(study: Study) -> str:
@@ -234,7 +234,7 @@ def _published(study: Study) -> str:
 
 REHEARSED = (
     "all silos ran in one process, whose operator could read their rows. The masks, signatures and "
-    "ledgers were real, but a sum hides nothing from that operator: this is a rehearsal"
+    "ledgers were real, but they hide nothing from that operator: this is a rehearsal"
 )
 """Said where a secure sum was made on one machine."""
 
@@ -244,8 +244,8 @@ def _public_facts(study: Study) -> tuple[str, ...]:
     recorded = f", recorded in ledgers as {study.ledger_name[:12]}" if study.is_private else ""
     number, columns = "the number of rows of each silo", "the columns, the row bound and any scales given"
     if study.network == "edge":
-        number = "the number of silos, and not how many edges or layers one has"
-        columns = f"the nodes, and {study.edge_weight:g} as the most that an edge weighs"
+        number = "the number of silos, but not how many edges or layers each has"
+        columns = f"the nodes, and the largest possible edge weight, {study.edge_weight:g}"
     elif study.network:
         columns = "the nodes and the bound on rows"
     elif study.preparation:
@@ -253,7 +253,7 @@ def _public_facts(study: Study) -> tuple[str, ...]:
     if study.unit and study.rows_per_unit == 1:
         number = "the number of persons of each silo"
     elif study.unit:
-        number = f"how many rows of each silo count, {study.rows_per_unit} of a person at most"
+        number = f"how many rows of each silo count, at most {study.rows_per_unit} per person"
     rules = ("the rules that turned tables into these columns",) if study.rules else ()
     return (f"the study's terms, hash {study.digest[:12]}{recorded}", number, columns, *rules)
 

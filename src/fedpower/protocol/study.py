@@ -93,25 +93,29 @@ class Study:
         names = (*(self.columns or ()), self.unit, *(silo for silo, _ in self.identities))
         odd = next((name for name in names if not is_showable(name)), None)
         yield odd is None, f"names of columns and silos must hold no control characters, got {odd!a}"
-        must = f"iteration_rank must lie between 1 and the number of columns {d}, got {self.iteration_rank}"
+        must = f"iteration_rank must be between 1 and the number of columns {d}, got {self.iteration_rank}"
         yield 1 <= self.iteration_rank <= d, must
-        must = f"epsilon=inf must go with noise='none' only, got epsilon={self.epsilon} with {noise!r}"
+        must = f"epsilon=inf must be used with noise='none' only, got epsilon={self.epsilon} with {noise!r}"
         yield self.is_private != math.isinf(self.epsilon), must
-        must = f"noise mode {noise!r} must know its number of steps to divide the budget; give n_steps"
+        must = f"n_steps must be given with noise={noise!r}, to divide the budget"
         yield not self.noises_steps or self.n_steps is not None, must
-        must = f"unit must be no feature, got '{self.unit}' among the columns too"
+        must = f"unit must not be a feature, got '{self.unit}', which is also a column of the study"
         yield self.unit not in (self.columns or ()), must
-        must = f"rows_per_unit must go with unit, got {self.rows_per_unit} without"
+        must = f"rows_per_unit must be given with unit, got {self.rows_per_unit} without unit"
         yield self.unit or self.rows_per_unit == 1, must
-        must = "network must go without persons, rules and private preparation, which are about tables"
+        must = "network must be used without persons, rules and private preparation, which are for tables"
         yield not self.network or not (self.unit or self.rules or self.preparation), must
-        must = "network='edge' must go with noise='covariance', for the adjacency is released, got another"
+        must = f"network='edge' must be used with noise='covariance', got {noise!r}"
         yield self.network != "edge" or (not self.center and noise in ("covariance", "none")), must
-        must = "noise='clipped' must go without unit, whose persons it cannot weigh, got both"
+        must = "noise='clipped' must be used without unit, got both; use noise='covariance' for persons"
         yield not (noise == "clipped" and self.unit), must
-        must = "private preparation must go with noise='covariance' and with no treatment that was agreed on"
+        must = (
+            "private preparation must be used with noise='covariance' and without public offsets and bounds"
+        )
         yield not self.preparation or (noise == "covariance" and self.treatment == PREPARED), must
-        must = "scores_epsilon must go without noise='paper', which spends everything; choose noise='step'"
+        must = (
+            "scores_epsilon must be used without noise='paper', which spends all of epsilon; use noise='step'"
+        )
         yield not (self.scores and noise == "paper"), must
         labels = [terms.label for terms in self.queries]
         fit = all(re.fullmatch("[a-z-]+( [0-9]{1,4})?", label) for label in labels)
@@ -120,15 +124,15 @@ class Study:
         shares = [terms.share * terms.times for terms in self.queries]
         must = f"the shares of all queries must be positive and add up to 1 at most, got {shares[:5]}"
         yield all(share > 0 for share in shares) and math.fsum(shares) <= 1 + 2.0**-50, must
-        must = f"aggregation='secure' must go with noise='covariance', got noise={noise!r}"
+        must = f"aggregation='secure' must be used with noise='covariance', got noise={noise!r}"
         yield not self.is_secure or noise in ("covariance", "clipped"), must
         must = "identities must have different names and keys, got one twice"
         yield len(dict(self.identities)) == len(keys) == len(set(keys)), must
-        must = "an identity must be 64 hexadecimal digits in lower case, as `fedpower node key` prints it"
+        must = "an identity must be 64 lower-case hexadecimal digits, as `fedpower node key` prints them"
         yield all(re.fullmatch("[0-9a-f]{64}", key) for key in keys), must
         must = (
-            f"a secure sum must have more silos than the {self.colluders} that may collude, got "
-            f"{self.min_silos} of {len(keys)}; bring more silos, declare fewer colluders or change min_silos"
+            f"min_silos of a secure sum must be above the {self.colluders} that may collude and at most "
+            f"{len(keys)}, got {self.min_silos}; change min_silos, add silos or declare fewer colluders"
         )
         yield not self.is_secure or 1 <= self.colluders < self.min_silos <= len(keys), must
         yield self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}"
@@ -416,9 +420,8 @@ def costly_sentence(study: Study, sizes: Mapping[str, int], thing: str = "row") 
     shown = ", ".join(f"{name} ({sizes[name]} {thing}s)" for name in costly[:5])
     more = f" and {len(costly) - 5} more" if len(costly) > 5 else ""
     return (
-        f"with plain sums each silo adds as much noise as any other, and without {shown}{more} the pooled "
-        f"noise would be {share:.2g} of what it is; leave them out, take weights='noise', or share the noise "
-        "with aggregation='secure'"
+        f"in plain sums every silo adds the same noise: without {shown}{more} it would be {share:.2g} of "
+        "what it is; leave them out, or use weights='noise' or aggregation='secure'"
     )
 
 

@@ -193,12 +193,14 @@ class CodeBook:
         outsides = np.zeros(self.low.size) if self.outside is None else self.outside
         for place, outside in enumerate(outsides):
             name = f"x{place}" if self.columns is None else self.columns[place]
-            ends = f"from {self.low[place]:.4g} to {self.high[place]:.4g}"
+            low, high = self.low[place], self.high[place]
+            low, high = (0.0 if abs(end) < 1e-4 * (high - low) else end for end in (low, high))
+            ends = f"from {low:.4g} to {high:.4g}"
             if outside > 0:
-                found = f"about {outside:.0%} of its cells are outside the range found, {ends}"
+                found = f"about {outside:.0%} of its cells are outside the estimated range, {ends}"
                 warnings.append(f"column '{name}': {found}; give its range")
             elif self.found[place].endswith(UNSETTLED) and not spreads_known[place]:
-                found = f"its spread is below the noise in the range {ends}; give a narrower range"
+                found = f"noise hides its spread in the range {ends}; give a narrower range"
                 warnings.append(f"column '{name}': {found}, or leave it out if it is constant")
         return warnings
 
