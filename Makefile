@@ -113,7 +113,8 @@ bench: $(DEVICES)  ## measure CASES="libraries …" (`python -m benchmarks list`
 bench-all: $(DEVICES)  ## measure every case (hours, on a quiet machine)
 	$(MAKE) bench CASES=all
 
-docs: $(DOCS)  ## the documentation as a site in build/site; a warning or a dead link ends it
+docs: $(DOCS)  ## build the documentation into build/site (two minutes at most); a warning or a dead link fails
+	rm -rf build/site
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto -b html docs build/site
 	$(BIN)/python docs/site/check.py build/site
 

@@ -1,4 +1,4 @@
-"""Fits with nothing given but ε: beside fits that know all, hard columns, units, a clinical table."""
+"""Fits with nothing but ε: against fits that know all, hard columns, units, a clinical table."""
 
 import importlib.util
 import math
@@ -88,7 +88,7 @@ def preparation(*, seeds: int = 20, silos: int = 1, aggregation: str = "plain", 
         medians = f"{statistics.median(alone):.3f}", target, f"{statistics.median(known):.3f}"
         lines.append((data.name, f"{len(data.rows):,} × {width}", data.epsilon, *medians, "2√d"))
         say(f"{data.name}: {lines[-1][3]}")
-    columns = ("data", "rows", "ε", "nothing given", "target", "all known", "with B")
+    columns = ("data", "rows", "ε", "only ε", "target", "all known", "with B")
     return Table(columns=columns, rows=lines, measured=measured, settings={"delta": DELTA, "rank": 3})
 
 

@@ -31,13 +31,28 @@ class View:
 FITTED = ("way", "method", "seconds", "sin θ to the exact subspace", "peak MB above the interpreter")
 SURE = View(columns=("epsilon", "determined", "of these hold"), where={"case": ("all",)})
 VIEWS = {
-    "libraries": View(columns=FITTED),
-    "fit_files": View(columns=("rows from", *FITTED)),
+    "fit_memory": View(columns=("way", "seconds", "× scikit-learn PCA")),
+    "libraries": View(
+        columns=FITTED,
+        where={
+            "method": (
+                "fedpower, exact, 1 silo", "fedpower, private, 20 silos", "PCA, auto", "PCA, randomized",
+                "IncrementalPCA, batches of 10,000", "Dask svd_compressed, 4 power steps",
+                "torch.pca_lowrank, q = k + 10, niter = 6",
+            )
+        },
+    ),
+    "fit_files": View(
+        columns=("rows from", *FITTED), where={"rows from": ("Parquet, 2,000,000 rows", "CSV, 400,000 rows")}
+    ),
+    "flights": View(columns=("file", "way", "seconds")),
+    "silos": View(columns=("data", "way", "seconds", "× one silo")),
+    "gpu": View(columns=("columns", "way", "seconds")),
     "growth": View(columns=("what grows", "from … to", "exponent of the time")),
     "federation": View(
         columns=("silos", "kB up, down a silo", "a round: median s", "an echo: median s"),
     ),
-    "preparation": View(columns=("data", "rows", "ε", "told nothing", "all known")),
+    "preparation": View(columns=("data", "rows", "ε", "only ε", "told nothing", "all known")),
     "predictions": View(where={"ε": ("1",), "problem": ("Model I",)}),
     "persons": View(columns=("what is protected, and fitted", "sin θ₃")),
     "secure": View(columns=("model", "ε", "curator", "secure", "each silo by itself")),
@@ -52,7 +67,11 @@ VIEWS = {
     "angles_tables": SURE,
     "angles_bound": SURE,
     "correlations": View(
-        columns=("table", "error as released", "error shrunk", "intervals that hold"), where={"ε": ("1",)}
+        columns=("table", "error as released", "error shrunk", "intervals that hold"),
+        where={
+            "ε": ("1",),
+            "table": ("bfi, 2,436 × 25", "breast cancer, 569 × 30", "fair, 6,366 × 9", "ACTG175, 1,342 × 26"),
+        },
     ),
     "completion": View(
         columns=("ratings", "persons", "ε", "sums", "error, median", "of released means"),
@@ -92,7 +111,7 @@ RENAMED = {
     "sin θ to the exact subspace": "sin θ",
     "sin θ, 5 columns": "sin θ",
     "sin θ_k to the pooled rows'": "sin θ",
-    "told nothing": "nothing but ε",
+    "told nothing": "only ε",
     "variances off by, median (most)": "variances off by",
     "way": "method",
 }
@@ -151,8 +170,9 @@ def _brief(cell: str) -> str:
 def _source(name: str, found: Mapping[str, Any]) -> str:
     facts = found["machine"]
     cores = f"{facts['cores']} core{'s' * (facts['cores'] > 1)}" if "cores" in facts else ""
+    cpu = re.sub(r"\(R\)| Processor| @.*", "", facts["cpu"])
     busy = "a busy machine" if any("other work" in note.lower() for note in found["notes"]) else ""
-    parts = (f"`python -m benchmarks {name}`", facts.get("date", ""), cores, facts["cpu"], busy)
+    parts = (f"`python -m benchmarks {name}`", facts.get("date", ""), cores, cpu, busy)
     return ", ".join(part for part in parts if part and part != "unknown") + "."
 
 
@@ -166,6 +186,33 @@ def findings() -> str:
         against_localpower(kept("localpower_tables")["measured"]),
     ]
     return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+HEADLINES = (
+    ("Error at ε = 1 with secure sums, Model I", "secure", ("Model I", "1"), "secure", "curator"),
+    ("Private fit of 1,000,000 × 50 numbers, s", "fit_memory", (), "private, public bound",
+     "scikit-learn PCA"),
+    ("337,000 flights with dates and gaps, s", "flights", ("csv",), "fedpower, private",
+     "pandas + scikit-learn PCA"),
+    ("`fedpower fit` of three small files, s", "start", (), "fedpower fit, nothing given",
+     "polars + scikit-learn in a script"),
+)  # fmt: skip
+"""What the README compares: a sentence, a case, the rows' first cells, and two ways or columns."""
+
+
+@place("headline")
+def headline() -> str:
+    rows = []
+    for sentence, case, keys, *pair in HEADLINES:
+        table = kept(case)["table"]
+        for number, name in enumerate(pair):
+            column = name if name in table["columns"] else "seconds"
+            key = list(keys) + [name] * (column == "seconds")
+            row = next(row for row in table["rows"] if row[: len(key)] == key)
+            value = row[table["columns"].index(column)].split()[0]
+            pair[number] = f"{value} ({name.replace(' + ', ' and ')})" if number else value
+        rows.append([sentence, *pair])
+    return markdown(["measured", "fedpower", "beside"], rows)
 
 
 @place("claims")

@@ -37,7 +37,7 @@ BOUND = {"row_norm": 1.0, "standardize": False}
 EXACT = {"epsilon": float("inf"), "standardize": False}
 FITS: dict[str, Record] = {
     "private, public bound": {"epsilon": EPSILON, **BOUND},
-    "private, nothing given": {"epsilon": EPSILON},
+    "private, only ε": {"epsilon": EPSILON},
     "exact": EXACT,
 }
 MEMORY = ("peak MB above a bare interpreter", "of which the fit's own")
@@ -294,7 +294,7 @@ SCRIPT = "polars + scikit-learn in a script"
 @case(
     "start",
     about="whole processes: fedpower fit of three small files, help and imports, against scikit-learn",
-    quick={"repeats": 1, "rows": 200, "ways": ("fedpower fit, nothing given",)},
+    quick={"repeats": 1, "rows": 200, "ways": ("fedpower fit, only ε",)},
 )
 def start(*, rows: int = 2_000, columns: int = 8, repeats: int = 9, ways: tuple[str, ...] = ()) -> Table:
     python, counter = [sys.executable, "-c"], iter(range(10**6))
@@ -308,7 +308,7 @@ def start(*, rows: int = 2_000, columns: int = 8, repeats: int = 9, ways: tuple[
         fit = [*fedpower, "fit", *files, "-k", str(RANK), "--epsilon", "1"]
         commands = {
             SCRIPT: [*python, script],
-            "fedpower fit, nothing given": fit,
+            "fedpower fit, only ε": fit,
             "fedpower fit, public bound": [*fit, "--row-norm", "1", "--no-standardize"],
             "fedpower --help": [*fedpower, "--help"],
             "import fedpower": [*python, "import fedpower"],
@@ -509,9 +509,7 @@ def gpu(
             "torch: Gram matrix": lambda rows=rows: (rows.T @ rows).cpu(),
             "torch.pca_lowrank(q=16)": lambda rows=rows: torch.pca_lowrank(rows, q=16)[2].cpu(),
             "fedpower, private": lambda rows=rows, bound=bound: fed_pca([rows], 16, epsilon=1.0, **bound),
-            "fedpower, private, nothing given": lambda rows=rows: fed_pca(
-                [rows], 16, epsilon=1.0, device=device
-            ),
+            "fedpower, private, only ε": lambda rows=rows: fed_pca([rows], 16, epsilon=1.0, device=device),
             "fedpower, exact": lambda rows=rows: fed_pca([rows], 16, device=device, **EXACT),
         }
         measured += compare(ways, repeats, columns=width)

@@ -1,4 +1,4 @@
-"""The demo of `make demo`: four organisations, one eigenspace, every command printed as it is run."""
+"""The demo of `make demo`: three hospitals, one health survey, every command printed as it is run."""
 
 import shutil
 import subprocess
@@ -7,6 +7,8 @@ from pathlib import Path
 
 FOLDER = Path("demo")
 FEDPOWER = Path(sys.executable).with_name("fedpower")
+SILOS = [f"examples/data/{name}.csv" for name in ("north", "south", "east")]
+BOOK = ("--codebook", "examples/data/codebook.toml")
 
 
 def say(text: str) -> None:
@@ -21,28 +23,30 @@ def run(*words: str) -> None:
 
 
 def main() -> None:
-    """Simulate four organisations, fit with and without privacy, compare."""
+    """Fit a survey of three hospitals with privacy, and compare with the exact components."""
     shutil.rmtree(FOLDER, ignore_errors=True)
-    files = [f"demo/silos/silo-0{number}.npy" for number in range(1, 5)]
 
-    say("1. Four organisations hold 200,000 rows of the same 100 columns; four directions stand out.")
-    drawn = ["paper.simulate", "spiked", "--rows", "200000", "-o", f"{FOLDER}/silos", "--quiet"]
-    subprocess.run([sys.executable, "-m", *drawn], check=True)  # noqa: S603
+    say("1. Three hospitals hold the same health survey of different people.")
+    run("inspect", SILOS[2])
 
-    say("2. What pooled rows would give: exact, and therefore NOT private.")
-    run("fit", *files, "-k", "4", "--epsilon", "inf", "-o", "demo/exact")
+    say("2. Each hospital decides how much privacy it may ever spend: ε = 3.")
+    for silo in SILOS:
+        run("ledger", "create", f"{FOLDER}/{Path(silo).stem}.ledger", "--epsilon", "3", "--delta", "1e-6")
 
-    say("3. The same with record-level privacy that each organisation enforces and books itself.")
-    for number in range(1, 5):
-        ledger = f"demo/ledgers/silo-0{number}.ledger"
-        run("ledger", "create", ledger, "--epsilon", "2", "--delta", "1e-6")
-    private = ["-k", "4", "--epsilon", "1", "--delta", "1e-6", "--row-norm", "1"]
-    run("fit", *files, *private, "--ledgers", "demo/ledgers", "-o", "demo/private")
+    say("3. They fit principal components at ε = 1. Rows stay where they are.")
+    spend = ("--epsilon", "1", "--aggregation", "secure", "--ledger", str(FOLDER))
+    run("fit", *SILOS, *BOOK, "-k", "2", *spend, "-o", f"{FOLDER}/private")
 
-    say("4. How far apart are the two? And what has the first organisation spent?")
-    run("show", "demo/private", "--against", "demo/exact")
-    run("ledger", "show", "demo/ledgers/silo-01.ledger")
-    say("Everything is in demo/; `fedpower --help` lists the commands.")
+    say("4. What pooled rows would give, for comparison: exact, and therefore not private.")
+    run("fit", *SILOS, *BOOK, "-k", "2", "--epsilon", "inf", "-o", f"{FOLDER}/exact")
+    run("show", f"{FOLDER}/private", "--against", f"{FOLDER}/exact")
+
+    say("5. What the result is made of, and more from it at no further cost.")
+    run("analyze", "correlate", f"{FOLDER}/private", "-o", f"{FOLDER}/correlations")
+
+    say("6. What the first hospital has left.")
+    run("ledger", "show", f"{FOLDER}/north.ledger")
+    say(f"Open {FOLDER}/private/report.html in a browser. `fedpower --help` lists all commands.")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def fit() -> None:
         pd.DataFrame(rows, columns=COLUMNS).to_parquet(f"{name}.parquet")
         run("ledger", "create", f"ledgers/{name}.ledger", "--epsilon", CAP, "--delta", "1e-6")
     files = [f"{name}.parquet" for name in SILOS]
-    run("fit", *files, "-k", "5", "--epsilon", EPSILON, "--row-norm", ROW_NORM, "--ledgers", "ledgers")
+    run("fit", *files, "-k", "5", "--epsilon", EPSILON, "--row-norm", ROW_NORM, "--ledger", "ledgers")
 
 
 def run(*words: str) -> None:

@@ -36,7 +36,10 @@ class Page(HTMLParser):
 
 def faults(site: Path) -> list[str]:
     """Return a sentence for everything that is wrong in a folder of pages."""
-    pages = {path.resolve(): _read(path) for path in sorted(site.rglob("*.html"))}
+    paths = [
+        path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts
+    ]  # the theme's templates
+    pages = {path.resolve(): _read(path) for path in paths}
     found = [] if pages else [f"{site} holds no page"]
     for path, page in pages.items():
         far = [address for address in page.loads if urlsplit(address).netloc]

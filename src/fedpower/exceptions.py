@@ -1,6 +1,7 @@
 """The errors that a user can meet: one sentence each; the command line prints it and exits with 2."""
 
 import unicodedata
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -17,10 +18,14 @@ class InputError(FedpowerError):
 
 
 class CellError(InputError):
-    """Cells that are no numbers and that no rule covers: reported by column and row, never quoted.
+    """Cells that are not numbers and that no rule covers: reported by column and row, never quoted.
 
-    Where there are several problems its lines after the first list them all, file by file.
+    The message groups several problems by kind; ``problems`` has a sentence for each, by table.
     """
+
+    def __init__(self, message: str, problems: Mapping[str, Sequence[str]] | None = None) -> None:
+        super().__init__(message)
+        self.problems = problems or {}
 
 
 class NoRowsError(InputError):

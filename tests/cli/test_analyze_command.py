@@ -31,7 +31,7 @@ def place(here: Path) -> Path:
 def test_every_analysis_is_printed_told_and_kept(place):
     for kind, words in ANALYSES.items():
         said = succeed("analyze", words[0], "covariance", *words[1:], "-o", kind).stdout
-        assert f"Analysis: {kind} (open {kind}/report.html)" in said
+        assert f"Report: {kind}/report.html" in said
         assert "NOT PRIVATE" in said
         told = json.loads(succeed("analyze", words[0], "covariance", *words[1:], "--json").stdout)
         assert told["analysis"] == kind
@@ -53,7 +53,7 @@ def test_a_ranking_is_printed_told_and_kept(tmp_path, monkeypatch):
     for method in ("least-squares", "bradley-terry"):
         words = ("analyze", "ranking", "covariance", "--method", method)
         said = succeed(*words, "-o", method).stdout
-        assert f"Analysis: {method} (open {method}/report.html)" in said
+        assert f"Report: {method}/report.html" in said
         told = json.loads(succeed(*words, "--json").stdout)
         assert told["analysis"] == "ranking"
         assert told["rank"] == [1, 2, 3]
@@ -99,10 +99,10 @@ def test_empty_cells_are_completed_where_they_are(tmp_path, monkeypatch):
         Path(f"{name}.csv").write_text("\n".join(["user,film,stars", *given]) + "\n")
     terms = ("--epsilon", "inf", "--no-center", "--codebook", "ratings.toml", "--solver", "upload")
     said = succeed("fit", "north.csv", "south.csv", *terms, "-o", "covariance").stdout
-    assert "north (50 persons), south (50 persons); 100 persons of 6 columns (alien, alien known, " in said
+    assert "2 silos, 100 persons, 6 columns." in said
     asked = ("--rows", "north.csv", "--filled", "filled.csv")
     said = succeed("analyze", "complete", "covariance", "-k", 1, *asked, "-o", "completion")
-    assert "50 empty cells of 50 persons are predicted in filled.csv" in said.stderr
+    assert "Predicted 50 empty cells of 50 persons: filled.csv" in said.stderr
     with Path("filled.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert {row["user"] for row in rows} == {f"north-{user}" for user in range(0, 50, 2)}
@@ -121,8 +121,8 @@ def test_a_covariance_of_persons_protects_persons(place):
     Path("visits.csv").write_text("\n".join(["a,b,patient", *lines]) + "\n")
     words = ("fit", "visits.csv", "--epsilon", 1, "--row-norm", 3, "--unit", "patient")
     said = succeed(*words, "-o", "persons").stdout
-    assert "visits (200 persons); 200 persons of 2 columns" in said
-    assert "one person" in said
+    assert "1 silo, 200 persons, 2 columns." in said
+    assert "per person" in said
     release = load("persons").release
     assert release.silo_sizes == {"visits": 200}
     assert release.feature_names == ("a", "b")

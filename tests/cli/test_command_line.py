@@ -37,6 +37,22 @@ def test_every_command_has_help(command):
     assert succeed().stdout == succeed("--help").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ("--help analyze regress", "analyze regress"),
+        ("analyze --help regress", "analyze regress"),
+        ("analyze regress model -h", "analyze regress"),
+        ("fit north.csv --epsilon --help", "fit"),
+        ("fit --help-all north.csv", "fit"),
+        ("-h", ""),
+    ],
+)
+def test_help_is_of_the_command_wherever_it_is_asked_for(words, path):
+    assert succeed(*words.split()).stdout.startswith(f"Usage: fedpower {path}".rstrip())
+    assert ("Solvers:" in succeed(*words.split()).stdout) == ("--help-all" in words)
+
+
 @pytest.mark.programs
 def test_a_process_ends_with_the_status_and_no_traceback(here):
     done = subprocess.run(
@@ -50,9 +66,9 @@ def test_a_process_ends_with_the_status_and_no_traceback(here):
 
 
 BRIEF = {
-    "-k", "--components", "--epsilon", "-o", "--output", "--force", "--ledgers", "--unit", "--codebook",
-    "--range", "--columns", "--drop", "--aggregation", "--json", "-q", "--quiet", "--help-all", "-h",
-    "--help",
+    "-k", "--components", "--epsilon", "-o", "--output", "--force", "--ledger", "--unit", "--codebook",
+    "--range", "--columns", "--drop", "--aggregation", "--json", "-q", "--quiet", "--verbose", "--help-all",
+    "-h", "--help",
 }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_init_writes_a_study_of_every_parameter_that_check_finds_in_order(here):
     given = study.options
     assert (given.solver.name, given.noise.kind, given.random_state) == ("krylov", "step", 7)
     assert (given.aggregation.weights, given.centers, study.terms()[0].center) == ("noise", False, False)
-    assert succeed("study", "check", path).stdout == f"{path} is in order: study heart, {study.digest}\n"
+    assert succeed("study", "check", path).stdout == f"{path} is valid: study heart, hash {study.digest}.\n"
     reported = json.loads(succeed("study", "check", path, "--json").stdout)
     assert reported == {"study": str(path), "name": "heart", "hash": study.digest}
 
@@ -210,13 +210,13 @@ def test_approval_advises_an_operator_whose_rows_are_mostly_clipped(place):
     change_study(("row_norm = .*", "row_norm = 0.1"))
     shown = facts()
     assert shown["rows_clipped_by_the_bound"] == shown["rows"]
-    assert shown["advice"].startswith(f"{shown['rows']} of {shown['rows']} rows (100.0%) are longer")
+    assert shown["advice"].startswith(f"{shown['rows']} of {shown['rows']} rows (100.0%) exceed")
 
 
 STEP = "products of d×"
 PREPARED = (
-    "tallies of where cells lie and how long rows are, then the covariance, the mean row and the trace, "
-    "each noised once"
+    "counts of cells and of rows by their size, then the covariance, the mean row and the trace, each noised "
+    "once"
 )
 CENTRED = ("center = true", "standardize = false\ncenter = true")
 UNCENTRED = ("center = true", "standardize = false\ncenter = false")
@@ -439,7 +439,7 @@ def test_each_party_makes_its_key_and_the_authority_signs_renews_and_shows(here)
     reported = {}
     for party in ("coordinator", "runner", "north", "south", "east"):
         said = succeed("node", "request", "study.toml", party).stdout.splitlines()
-        assert said[0].startswith(f"wrote kits/{party}/{party}.csr: send it to the authority")
+        assert said[0].startswith(f"Request: kits/{party}/{party}.csr. Send it to the authority")
         reported[party] = said[1].removeprefix("fingerprint of the key: ")
     requests = [f"kits/{party}/{party}.csr" for party in reported]
     twice = run("node", "sign", "authority", *requests, requests[0])

@@ -49,7 +49,7 @@ def test_every_way_to_write_the_same_rows_gives_the_same_fit(here):
         '[data]\npath = "own.csv"\n[columns]\nrename = {koerper = "bmi"}\nfactors = {bmi = 4}\n'
     )
     write_xlsx(Path("wards.xlsx"), Notes=[["x"]], east=[COLUMNS, *ROWS["east"].tolist()])
-    done = succeed("fit", "north", "south.toml", "wards.xlsx#east", *EXACT, "-o", "again")
+    done = succeed("fit", "north", "south.toml", "wards.xlsx#east", *EXACT, "-o", "again", "--verbose")
     same_axes(components("again"), components())
     assert "Silos: north (60 rows), south (50 rows), east (40 rows)" in " ".join(done.stdout.split())
     succeed("fit", "north/part-*.csv", "south.toml", "wards.xlsx#east", *EXACT, "-o", "pattern")
@@ -61,21 +61,21 @@ def test_doubtful_columns_are_noted_for_the_operator_and_a_file_is_opened_once(h
     opened = Mock(wraps=silos.open_source)
     monkeypatch.setattr(silos, "open_source", opened)
     noted = succeed("fit", "odd.csv", "--drop", "site", *EXACT).stderr
-    assert "column 'patient_id' of odd.csv is named like an id and all different, as an id is" in noted
+    assert "'patient_id' is named like an id and different in every row" in noted
     assert "--drop patient_id" in noted
     assert "site" not in noted
     assert opened.call_count == 2  # once for the names of its columns
-    assert "'site' of odd.csv is constant" in succeed("fit", "odd.csv", *EXACT, "-o", "both").stderr
+    assert "'site' is constant" in succeed("fit", "odd.csv", *EXACT, "-o", "both").stderr
 
 
 def test_parts_given_as_silos_of_their_own_are_noted(here):
     write_parts("north")
     files = sorted(map(str, Path("north").glob("*.csv")))
     noted = succeed("fit", *files, *EXACT)
-    assert "part-0000.csv, part-0001.csv, ... look like parts of one table" in noted.stderr
-    assert "give the folder (north=north) or the pattern in quotes" in noted.stderr
+    assert "each of part-0000.csv, part-0001.csv, ... is a silo here" in noted.stderr
+    assert "if they are parts of one silo, give their folder: north=north" in noted.stderr
     silent = succeed("fit", "north", "east.csv", *EXACT, "-o", "one")
-    assert "look like parts" not in silent.stderr
+    assert "parts of one silo" not in silent.stderr
 
 
 def test_what_text_files_leave_in_doubt_is_told_and_columns_are_renamed_where_they_are(here):
@@ -147,7 +147,7 @@ def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_dec
     for silo in ("north", "south"):
         succeed("ledger", "create", here / f"{silo}.ledger", "--epsilon", 3, "--delta", 1e-4)
 
-    words = (ward, "south.parquet", *PRIVATE, "--delta", "1e-6", "--ledgers", here)
+    words = (ward, "south.parquet", *PRIVATE, "--delta", "1e-6", "--ledger", here)
 
     def fit(output: str, *more: str) -> list[str]:
         succeed("fit", *words, *more, "-o", output)
@@ -175,7 +175,7 @@ def test_a_private_fit_makes_a_single_pass(ward, here):
     succeed("ledger", "create", here / "north.ledger", "--epsilon", 3, "--delta", 1e-4)
     columns = ", ".join(f"random() / 1e19 AS {name}" for name in COLUMNS)  # other rows in every pass
     ward.write_text(f'[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT {columns} FROM visits"\n')
-    succeed("fit", ward, *PRIVATE, "--delta", "1e-6", "--ledgers", here, "-o", "result")
+    succeed("fit", ward, *PRIVATE, "--delta", "1e-6", "--ledger", here, "-o", "result")
 
 
 @pytest.mark.parametrize("command", ["fit", "plan"])
@@ -277,7 +277,7 @@ FIND = ("analyze", "communities", "result")
 
 def test_exact_communities_are_printed_and_kept(layers):
     said = succeed("fit", *NETWORKS, *EDGES, "--epsilon", "inf").stdout
-    assert "`fedpower analyze communities result -k K`" in said
+    assert "fedpower analyze communities result -k K" in said
     assert "NOT PRIVATE" in said
     said = succeed(*FIND, "-k", 2, "--labels", "truth.csv", "-o", "communities").stdout
     assert "Of 60 labelled nodes 100.0% are in the community of their label" in said
@@ -303,20 +303,14 @@ def test_private_communities_say_what_is_protected(layers, words):
     assert "Columns" not in page
 
 
-HEAVY = "source,target,weight\nv000,v001,9\nv001,v002,1\nv002,v003,2\nv003,v004,3\n"
-
-
 @pytest.mark.parametrize(
     ("file", "most", "said"),
     [
-        ("north.csv", 0.5, "edges weigh more than --edge-weight and are capped at it"),
+        ("north.csv", 0.5, "edges weigh more than --edge-weight and are capped"),
         ("north.csv", "1e9", "no edge weighs more than 1e-09 of --edge-weight, which sets the noise"),
-        ("heavy.csv", 5, "edges heavier than --edge-weight were capped: 1 in heavy (25.0%)"),
     ],
 )
 def test_what_a_maximum_does_to_edges_is_for_the_operator(layers, file, most, said):
-    Path("heavy.csv").write_text(HEAVY)
     found = succeed("fit", file, *EDGES, "--epsilon", "inf", "--edge-weight", most)
     assert said in found.stderr
-    assert "for your eyes, kept nowhere" in found.stderr
     assert "Warning" not in found.stderr

@@ -17,10 +17,13 @@ def invoke(*words: str) -> str:
 
 
 def test_a_table_tells_every_way_and_the_one_to_be_taken():
-    out = invoke(*FACTS, "--no-standardize", "--gap", "0.05")
-    assert "→" in out
-    assert "4 silos, 20,000 rows of 30 columns; epsilon=1" in out
-    for word in ("upload", "covariance", "fedpower", "step", "paper", "predicted"):
+    words = (*FACTS, "--no-standardize", "--gap", "0.05")
+    first, recommended, *_ = invoke(*words).splitlines()
+    assert first.startswith("4 silos, 20,000 rows, 30 columns; ε = 1, δ = ")
+    assert recommended.startswith("Recommended: solver ")
+    assert "expected error 4°, or 2° with --aggregation secure" in recommended
+    out = invoke(*words, "--all")
+    for word in ("→", "fedpower", "step", "paper", "expected sin θ"):
         assert word in out
     record = json.loads(invoke(*FACTS, "--spectrum", "0.2,0.1,0.08,0.01", "--json"))
     assert record["n_features"] == 30
@@ -43,9 +46,9 @@ def test_a_plan_takes_the_options_that_its_own_sentences_name():
 
 def test_without_knowing_anything_a_plan_tells_what_is_known_and_what_is_missing():
     out = invoke(*FACTS)
-    assert "It would first find offset, scale and bound of the columns privately: 1" in out
-    assert "give a spectrum" in out
-    assert "It would first find" not in invoke(*FACTS, "--row-norm", "2")
+    assert "of the budget goes into finding scales and a bound" in out
+    assert "give --gap or --spectrum" in out
+    assert "finding scales" not in invoke(*FACTS, "--row-norm", "2")
     record = json.loads(invoke(*FACTS, "--json"))
     (way,) = [way for way in record["candidates"] if way["chosen"]]
     assert way["rounds"] == 6
@@ -85,12 +88,12 @@ def test_a_ledger_is_asked_and_not_charged(tmp_path):
     path = tmp_path / "north.ledger"
     Ledger.create(path, epsilon=2.0, delta=1e-6).close()
     before = path.read_bytes()
-    record = json.loads(invoke(*FACTS, "--ledgers", str(path), "--json"))
+    record = json.loads(invoke(*FACTS, "--ledger", str(path), "--json"))
     (after,) = record["ledgers"].values()
     assert after["fits"]
     assert 0 < after["left"] < 2
     assert path.read_bytes() == before
-    assert "too little" in invoke(*FACTS[:-1], "5", "--ledgers", str(path))
+    assert "too little" in invoke(*FACTS[:-1], "5", "--ledger", str(path))
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_while_rows_are_read(tmp_path, monkeypatch):
 
 def test_between_noised_steps_what_was_charged_is_not_charged_again(place):
     """T steps and the mean are charged over both attempts together, as they would be over one."""
-    words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result")
+    words = ("fit", "north.npy", "south.npy", *NOISED, "--ledger", ".", "-o", "result")
     noised = ("--no-standardize", "--noise", "step", "--solver", "fedpower", "--n-steps", STEPS)
     steps = (*words, *noised)
     with Terminal(*steps) as terminal:
@@ -196,7 +196,7 @@ def test_between_noised_steps_what_was_charged_is_not_charged_again(place):
 def test_what_was_charged_when_a_fit_is_interrupted_before_its_result(
     place, monkeypatch, more, sentence, releases
 ):
-    words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result", *more)
+    words = ("fit", "north.npy", "south.npy", *NOISED, "--ledger", ".", "-o", "result", *more)
     with monkeypatch.context() as patched:
         interrupted = Mock(side_effect=KeyboardInterrupt)
         patched.setattr("fedpower.report.result.Result.write_into", interrupted)

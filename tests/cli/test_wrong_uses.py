@@ -119,17 +119,17 @@ fit nought.toml EXACT | factors
 study run agreed.toml --epsilon 2 | --epsilon
 study run agreed.toml --local 2 --rename a=b | --rename
 # Budgets
-fit east.csv PRIVATE --ledgers . | east.ledger
-fit north.csv PRIVATE --ledgers north=heart.ledger --data-set lungs | heart.ledger
-fit north.csv PRIVATE --ledgers north=heart.ledger | heart.ledger
-fit booked=east.csv PRIVATE --ledgers . | booked
-fit north.csv PRIVATE --ledgers . --data-version 1 --data-version 2 | --data-version
+fit east.csv PRIVATE --ledger . | east.ledger
+fit north.csv PRIVATE --ledger north=heart.ledger --data-set lungs | heart.ledger
+fit north.csv PRIVATE --ledger north=heart.ledger | heart.ledger
+fit booked=east.csv PRIVATE --ledger . | booked
+fit north.csv PRIVATE --ledger . --data-version 1 --data-version 2 | --data-version
 ledger create new.ledger --data-set '' --epsilon 1 --delta 1e-06 | data set
-fit north.csv PRIVATE --ledgers west=north.ledger | --ledger
-fit north.csv east.csv PRIVATE --ledgers north=north.ledger | --ledger
-fit north.csv -k 2 --epsilon 3 --normalize --ledgers . | north
-fit north.csv PRIVATE --ledgers north=secret.csv | secret.csv
-fit open=north.csv PRIVATE --ledgers . | open.ledger
+fit north.csv PRIVATE --ledger west=north.ledger | --ledger
+fit north.csv east.csv PRIVATE --ledger north=north.ledger | --ledger
+fit north.csv -k 2 --epsilon 3 --normalize --ledger . | north
+fit north.csv PRIVATE --ledger north=secret.csv | secret.csv
+fit open=north.csv PRIVATE --ledger . | open.ledger
 ledger show nowhere.ledger | nowhere.ledger
 ledger show secret.csv | secret.csv
 ledger show north.ledger --what-if=-1 | --epsilon
@@ -200,11 +200,11 @@ fit north.csv south.parquet east.csv PRIVATE --aggregation secure --identity nor
 OPTIONS = {
     "fit north.csv EXACT": "--sead 1; --alignment by-eye; --iteration-rank 99; --schedule sometimes; --tol 2; "
     "--local-steps 0; --min-silos 2; --deadline 0; --seed -1; --columns ,; --separator ';'; --decimal ';'; "
-    "--encoding klingon; --rename weight; --rename shoe=foot; --ledgers .",
+    "--encoding klingon; --rename weight; --rename shoe=foot; --ledger .",
     "fit north.csv PRIVATE": "--unit ''; --rows-per-unit 3; --delta 1; --data-version 2",
     "fit north.csv -k 2 --epsilon 1 --normalize": "--scores-epsilon 0.8; --scores-epsilon 1e-05",
     "fit north.csv -k 2 --epsilon 1": "--range age=120:0; --range weather=0:1; --row-norm=-1; --row-norm 1e+308",
-    "fit north.csv PRIVATE --ledgers .": "--data-version west=2; --data-version 'last spring'",
+    "fit north.csv PRIVATE --ledger .": "--data-version west=2; --data-version 'last spring'",
 }
 """By command the options that it refuses, and names."""
 
@@ -227,7 +227,7 @@ NO_PERMISSION = {
 FULL_DISK = {
     "fit north.csv EXACT": "disk",
     "transform model north.csv -o scores.csv": "disk",
-    "fit north.csv PRIVATE --ledgers .": "north",
+    "fit north.csv PRIVATE --ledger .": "north",
 }
 ROOM = 1024
 """Bytes that a file may have on a disk that is full."""
@@ -348,7 +348,7 @@ ledger create north.ledger --epsilon 2 --delta 1e-6
 ledger create open.ledger --epsilon 2 --delta 1e-6
 ledger create heart.ledger --epsilon 2 --delta 1e-6 --silo north --data-set heart
 ledger create booked.ledger --epsilon 2 --delta 1e-6
-fit booked=north.csv PRIVATE --ledgers . -o booked
+fit booked=north.csv PRIVATE --ledger . -o booked
 fit north.csv --epsilon inf --solver upload -o kept
 fit edges.csv --network edge --nodes nodes.txt --epsilon inf -o linked"""
 

@@ -44,7 +44,7 @@ def test_a_column_in_other_units_is_shown_to_who_holds_the_rows(settings, sizes)
     (one, *more) = said({"north": north, "south": table(sizes[1], fahrenheit=True, seed=1)}, **settings)[::-1]
     assert one == (
         "the values of silo 'south' in 'c' are far from those of all silos together; check that it is "
-        "in the agreed units (for your eyes only)"
+        "in the agreed units (only you see this)"
     )
     assert len(more) <= 1
 
@@ -81,7 +81,7 @@ def test_what_only_an_operator_may_know_is_in_no_file_of_a_result(tmp_path, capl
     model.result_.save(tmp_path / "result")
     for path in (tmp_path / "result").iterdir():
         content = path.read_bytes().decode("utf-8", errors="replace")
-        assert "for your eyes" not in content
+        assert "only you see" not in content
         assert "agreed units" not in content
         assert "count as 'other'" not in content
     assert not any("south" in each for each in model.result_.record.remarks)

@@ -204,13 +204,14 @@ def test_all_problems_of_all_tables_are_told_in_one_list_and_no_cell_is():
     with pytest.raises(CellError) as caught:
         model.fit_silos({"bad": bad, "worse": worse})
     first, *lines = str(caught.value).splitlines()
-    assert "got 6 problems in 2 tables" in first
-    assert [line for line in lines if not line.startswith("  ")] == ["silo 'bad':", "silo 'worse':"]
-    told = "\n".join(lines)
-    assert "column 'age' must hold finite numbers, got a missing value" in told
+    assert first == "cells of 2 columns in 2 tables need rules:"
+    assert lines[-1] == "Change their rules in the code book."
+    problems = caught.value.problems
+    assert [*problems] == ["silo 'bad'", "silo 'worse'"]
+    told = "\n".join(sentence for own in problems.values() for sentence in own)
     assert "column 'stage' must hold its ordered levels and nothing else, got other words at row 6" in (told)
     assert 'kind = "date" and a public origin and unit' in told
-    assert NOBODY not in str(caught.value)
+    assert NOBODY not in f"{caught.value}{told}"
 
 
 def test_nothing_is_charged_for_tables_that_are_refused(tmp_path):

@@ -129,6 +129,7 @@ def genotyped(folder: Path) -> None:
 
 GROUNDS: dict[str, Callable[[Path], None]] = {
     "README.md": three_hospitals,
+    "docs/index.md": survey,
     "docs/user/analyses/index.md": cohort,
     **{f"docs/user/analyses/{name}.md": fitted_cohort for name in ANALYSES},
     "docs/user/data.md": ward,

@@ -12,11 +12,19 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from pages import PAGES, ROOT
 
-from fedpower import CodeBook, FedPCA
+import fedpower
+from fedpower import CodeBook, FedPCA, analysis
 from fedpower.report.result import FILES
 from problems import spiked_rows
 
-LINKING = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/README.md"]
+LINKING = [
+    *PAGES,
+    "examples/README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "benchmarks/README.md",
+]
 
 
 @cache
@@ -97,6 +105,13 @@ def test_every_file_array_and_key_of_a_result_is_explained(tmp_path):
     nested = (record["privacy"], *record["privacy"]["protections"], *record["silos"], *record["rounds"])
     for table in (record, record["solver"], *nested):
         assert set(table) <= named
+
+
+def test_every_exported_object_has_a_page_in_the_reference():
+    api = (ROOT / "docs" / "reference" / "api.rst").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^   (fedpower\.[\w.]+)$", api, flags=re.MULTILINE))
+    exported = {f"fedpower.{name}" for name in fedpower.__all__ if name != "__version__"}
+    assert exported | {f"fedpower.analysis.{name}" for name in analysis.__all__} <= listed
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -154,14 +154,13 @@ def test_numbers_in_whatever_table_are_fitted_alike():
 
 
 @pytest.mark.filterwarnings("ignore:no component is determined", "ignore:rows longer than")
-def test_the_promise_is_four_lines_and_its_whole_is_in_the_folder(tmp_path):
+def test_the_promise_is_one_line_and_its_whole_is_in_the_folder(tmp_path):
     model = FedPCA(1, epsilon=1.0, codebook=CodeBook(row_norm=9.0), aggregation="secure")
     said = model.fit_silos([FRAME + place for place in range(3)]).privacy_.brief
-    assert len(said.splitlines()) == 4
-    for row in model.privacy_.protections:
-        assert f"{row.observer}: epsilon={row.epsilon:.4g}" in said
+    whose = "per row, against the coordinator together with 1 silo of the 3 and the public."
+    assert said == f"Privacy: ε = 1, δ = {model.privacy_.delta:.3g} {whose}".replace("e-0", "e-")
     whole = (model.save(tmp_path / "r") / "privacy.txt").read_text()
     assert whole == f"{model.privacy_}\n"
     assert len(whole.splitlines()) > 4
     promise = FedPCA(1, epsilon=INF).fit(FRAME).privacy_
-    assert promise.brief == str(promise)  # none, in full
+    assert promise.brief.startswith("NOT PRIVATE")

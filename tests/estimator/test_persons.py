@@ -94,7 +94,7 @@ def private(silos):
 
 def test_the_statement_speaks_of_persons_and_of_several_silos(private, tmp_path):
     model, said = private, str(private.privacy_)
-    assert model.privacy_.brief.startswith("Private: one person of one silo;")
+    assert "per person, against the coordinator and the public." in model.privacy_.brief
     assert "Private: one person of one silo.\nNeighbours are data sets that differ in all rows" in said
     assert "the number of persons of each silo" in said
     assert "The column 'patient_id' identifies the person of each row" in said

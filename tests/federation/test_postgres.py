@@ -250,7 +250,7 @@ def test_a_private_fit_on_a_server_leaves_no_secret_in_its_result(database, sour
     )
     ledger = tmp_path / "north.ledger"
     assert command("ledger", "create", ledger, "--epsilon", 2, "--delta", 1e-4).exit_code == 0
-    words = ("-k", 2, "--epsilon", 1, "--delta", 1e-6, "--normalize", "--ledgers", tmp_path)
+    words = ("-k", 2, "--epsilon", 1, "--delta", 1e-6, "--normalize", "--ledger", tmp_path)
     written: list[bytes] = []
     for result in (tmp_path / "result", tmp_path / "again"):
         reported = command("fit", tmp_path / "north.toml", *words, "-o", result)

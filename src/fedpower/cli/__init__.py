@@ -16,15 +16,15 @@ from fedpower.cli.console import INTERRUPTED, exit_status
 
 _GROUPS = {
     "Analyse": {
-        "inspect": ("plan", "What a table contains; drafts a code book."),
-        "plan": ("plan", "Cost and expected accuracy of a fit, before anything is spent."),
-        "fit": ("fit", "Private principal components of several silos."),
-        "analyze": ("analyze", "Correlations, factors, regression, … of a result."),
+        "inspect": ("plan", "Show what tables contain, and draft a code book."),
+        "plan": ("plan", "Show cost and expected accuracy of a fit beforehand."),
+        "fit": ("fit", "Compute private principal components of several silos."),
+        "analyze": ("analyze", "Correlations, factors, regression and more of a result."),
     },
     "Results": {
-        "show": ("results", "Print or open a result; compare two with --against."),
+        "show": ("results", "Print or open a result, or compare two."),
         "transform": ("results", "Project rows onto fitted components."),
-        "export": ("results", "Write a result in the formats of other tools."),
+        "export": ("results", "Write a result for other tools: ONNX, PLINK, AnnData, CSV."),
     },
     "Privacy": {
         "ledger": ("privacy", "Create and show a silo's ledger, and set its cap."),
@@ -32,7 +32,7 @@ _GROUPS = {
     },
     "Federate": {
         "study": ("study", "Write, check, show and run a study."),
-        "node": ("node", "Make keys and certificates, and start a party."),
+        "node": ("node", "Make keys and certificates, and run a party."),
         "doctor": ("doctor", "Check this installation."),
     },
 }
@@ -87,15 +87,27 @@ class CommandLine(LazyGroup):
         """Run a command line and end the process with 0, 1 (our fault), 2 (refused), 130 or 141."""
         words = list(sys.argv[1:] if args is None else args)
         traceback = _TRACEBACK in words or os.environ.get("FEDPOWER_TRACEBACK", "") not in ("", "0")
-        words = [word for word in words if word != _TRACEBACK]
+        words = self._asking_help([word for word in words if word != _TRACEBACK])
         extra |= {"prog_name": NAME, "standalone_mode": False, "obj": [NAME, *words]}
         run = partial(super().main, words, *given, **extra)
-        status = exit_status(run, traceback=traceback, command=" ".join(words[:2]))
+        verbose = "--verbose" in words
+        status = exit_status(run, traceback=traceback, command=" ".join(words[:2]), verbose=verbose)
         if not standalone_mode:
             return status
         if status == INTERRUPTED:  # a second Ctrl-C, while threads end, ends them without a word
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(status)
+
+    def _asking_help(self, words: list[str]) -> list[str]:
+        """Return the words of a request for help, wherever it is: the command, and then --help."""
+        asked = [word for word in words if word in ("-h", "--help", "--help-all")]
+        path: list[str] = []
+        command: Any = self
+        for word in (word for word in words if not word.startswith("-")):
+            command = command.get_command(click.Context(command), word) if asked and command else None
+            path += [word] if command else []
+            command = command if isinstance(command, click.Group) else None
+        return [*path, asked[0]] if path else words
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a closed pipe ends it, and is no error."""
@@ -120,7 +132,7 @@ def _load(name: str) -> click.Command:
     load=_load,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
-    epilog="After an unexpected error, --traceback (or FEDPOWER_TRACEBACK=1) shows where it arose.",
+    epilog="--traceback, or FEDPOWER_TRACEBACK=1, shows the traceback of an error.",
 )
 @click.version_option(fedpower.__version__, prog_name=NAME)
 @click.pass_context

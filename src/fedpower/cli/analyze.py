@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpower import analysis as analyses
 from fedpower.cli import LazyGroup
-from fedpower.cli.console import note, print_json, print_table, say
+from fedpower.cli.console import print_json, print_table, say
 from fedpower.cli.options import PATH, declared, option, options, output
 from fedpower.exceptions import InputError
 from fedpower.files import new_file
@@ -43,7 +43,7 @@ def _command(name: str) -> click.Command:
             with new_file(written, force=force) as target:
                 table, sentence = file.of(model, rows)
                 table.write_csv(target)
-            note(f"{sentence} in {written} (for your eyes)")
+            say(f"{sentence}: {written}", err=True)
         if output is not None:
             save_analysis(account, release, output, force=force)
         _show(account, release, output, as_json=as_json)
@@ -57,7 +57,7 @@ def _command(name: str) -> click.Command:
         "RESULT",
         *(declared(parameter, spec) for parameter, spec in settings.items() if spec.option is not None),
         *of_rows,
-        output(help="Folder for tables, JSON and a page."),
+        output(help="Folder for tables, JSON and a report."),
         "force as_json",
     )
     return click.command(name, help=line)(wanted(command))
@@ -65,10 +65,12 @@ def _command(name: str) -> click.Command:
 
 @click.group(cls=LazyGroup, listing={"Commands": analyses.ANALYSES}, load=_command)
 def analyze() -> None:
-    """Compute from the covariance that a RESULT of `fedpower fit` kept.
+    """Compute more from a RESULT of `fedpower fit`, at no further cost in privacy.
 
-    Nothing is charged and no row is read: everything computed keeps the promise that the covariance was
-    released under. Example: fedpower analyze factor result -k 3
+    A fit keeps its private covariance. An analysis reads that covariance and no rows, and charges no
+    ledger.
+
+    Example: fedpower analyze factor result -k 3
     """
 
 
@@ -83,7 +85,7 @@ def _flag(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
     parts = [model.statistics(block.toarray() if hasattr(block, "toarray") else block) for block in blocks]
     beyond = pl.any_horizontal(pl.col(name) > limit for name, limit in limits.items())
     table = pl.DataFrame(np.vstack(parts), [*limits]).with_columns(beyond.cast(pl.Int8).alias("flag"))
-    return table, f"{table['flag'].sum()} of {len(table)} rows exceed a limit; all are"
+    return table, f"{table['flag'].sum()} of {len(table)} rows exceed a limit"
 
 
 def _fill(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
@@ -107,7 +109,7 @@ def _fill(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
         seen += len(cells)
     thing, things = ("row", "rows") if form is None else (form.person, "persons")
     table = pl.DataFrame(filled, [thing, "item", "prediction", "low", "high"], orient="row")
-    return table, f"{len(table)} empty cells of {seen} {things} are predicted"
+    return table, f"Predicted {len(table)} empty cells of {seen} {things}"
 
 
 class _RowFile(NamedTuple):
@@ -120,8 +122,8 @@ class _RowFile(NamedTuple):
 
 
 _OF_ROWS = {  # by analysis
-    "monitor": _RowFile("flags", "New rows to flag.", "Where their flags go; needs --rows.", _flag),
-    "complete": _RowFile("filled", "New rows to complete.", "Predictions of their empty cells.", _fill),
+    "monitor": _RowFile("flags", "New rows to check.", "Write a flag for each of these rows.", _flag),
+    "complete": _RowFile("filled", "New rows to complete.", "Write predictions of their empty cells.", _fill),
 }
 
 
@@ -150,11 +152,9 @@ def _show(account: Account, release: Covariance, output: Path | None, *, as_json
             ]
             print_table(shown.title, headings, rows, numbers=numeric)
             if len(shown.rows) > _MOST_ROWS:
-                note(f"the first {_MOST_ROWS} of {len(shown.rows)} rows are shown; -o writes all of them")
+                say(f"  and {len(shown.rows) - _MOST_ROWS} more rows, which -o writes")
     say(*account.sentences)
-    if not release.privacy.is_private:
-        say(str(release.privacy), style="bold red")
-    else:
-        say("Computed from what was released: nothing was charged, and the promise is the result's.")
+    is_private = release.privacy.is_private
+    say(f"{release.privacy.brief}{' No further cost.' if is_private else ''}", alarming=not is_private)
     if output is not None:
-        say(f"\nAnalysis: {output} (open {output / 'report.html'})")
+        say(f"Report: {output / 'report.html'}")

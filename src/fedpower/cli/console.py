@@ -6,12 +6,15 @@ import errno
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 import traceback as tracebacks
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,25 +44,36 @@ def console(*, stderr: bool = False) -> "Console":
     return _Console(file=stream, markup=False, highlight=False, emoji=False, width=width)
 
 
-def say(*lines: str, style: str | None = None) -> None:
-    """Print lines of text."""
-    for line in lines:
-        console().print(line, soft_wrap=True, style=style)
+def say(*lines: str, alarming: bool = False, err: bool = False) -> None:
+    """Print lines of text; a terminal breaks them between words."""
+    is_terminal, width = (sys.stderr if err else sys.stdout).isatty(), shutil.get_terminal_size().columns
+    for line in (part for text in lines for part in text.split("\n")):
+        if is_terminal:
+            indent = " " * (len(line) - len(line.lstrip()))
+            line = textwrap.fill(  # noqa: PLW2901
+                line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            )
+        click.echo(click.style(line, fg="red", bold=True) if alarming else line, err=err)
 
 
 def print_table(
     title: str | None, headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()
 ) -> None:
     """Print a table; the headings in ``numbers`` are set flush right."""
-    from rich import box
+    from rich.padding import Padding
     from rich.table import Table
 
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for heading in headings:
-        shown.add_column(heading, justify="right" if heading in numbers else "left")
+        is_number = heading in numbers
+        shown.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number)
     for row in rows:
         shown.add_row(*row)
-    console().print(shown)
+    screen = console()
+    with screen.capture() as drawn:
+        screen.print(Padding.indent(shown, 2))
+    say(*([title] if title else []))
+    click.echo("\n".join(line.rstrip() for line in drawn.get().splitlines()))
 
 
 def print_json(record: Any) -> None:
@@ -84,9 +98,16 @@ def _cell(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
-def note(sentence: str) -> None:
-    """Print a remark on stderr."""
-    click.echo(f"Note: {sentence}", err=True)
+_MOST_NOTES = 2
+
+
+def note(sentence: str, kind: str = "Note", *, always: bool = False) -> None:
+    """Print a remark on stderr: a command prints two, and all with --verbose."""
+    context = click.get_current_context(silent=True)
+    meta, verbose = ({}, False) if context is None else (context.meta, context.params.get("verbose"))
+    meta["fedpower.notes"] = before = meta.get("fedpower.notes", 0) + 1
+    if always or verbose or before <= _MOST_NOTES:
+        say(f"{kind}: {sentence}", err=True)
 
 
 # --- progress --------------------------------------------------------------------------------------
@@ -164,7 +185,7 @@ class FitProgress:
     def round(self, closed: "Round") -> None:
         """Count a closed round."""
         change = closed.notes.get("change")
-        moved = "" if change is None else f", subspace moved by sin θ = {change:.1e}"
+        moved = "" if change is None else f", change sin θ = {change:.1e}"
         line = f"round {closed.number}, {len(closed.answers)} of {len(closed.asked)} answered{moved}"
         self._shown.update(self._steps, completed=closed.step, visible=True, note=line)
 
@@ -177,7 +198,7 @@ INTERRUPTED = 130
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -> int:
+def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "", verbose: bool = False) -> int:
     """Return the exit status of a command; an error becomes one sentence on stderr."""
     try:
         with warnings.catch_warnings():
@@ -191,8 +212,10 @@ def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -
             click.echo("".join(tracebacks.format_exception(error)), err=True, nl=False)
         sentence, status = reported(error, command)
         sentence, *listed = sentence.splitlines() if isinstance(error, CellError) else (sentence,)
-        for line in (f"Error: {' '.join(sentence.split())}", *listed):
-            click.echo(line, err=True)
+        say(f"Error: {' '.join(sentence.split())}", *listed, err=True)
+        if isinstance(error, CellError) and error.problems:
+            details = ((f"{name}:", *(f"  {line}" for line in own)) for name, own in error.problems.items())
+            say(*chain(*details) if verbose else ("Every problem: add --verbose",), err=True)
     return status if isinstance(status, int) else 0
 
 
@@ -256,5 +279,7 @@ def in_options(sentence: str, command: str = "fit") -> str:
     return _WORDS.sub(named, sentence)
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"Warning: {' '.join(in_options(str(message)).split())}", err=True)
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Print a warning as a note; one about privacy always."""
+    always = issubclass(category, RuntimeWarning)
+    note(" ".join(in_options(str(message)).split()), "Warning", always=always)

@@ -41,14 +41,13 @@ class FailedError(Exception):
 
 
 @click.command()
-@click.option("--folder", type=click.Path(path_type=Path), help="Folder for ledgers to test.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder of ledgers, to test its disk.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(*, folder: Path | None, as_json: bool) -> int:
-    """Check whether fedpower is sound on this machine, and how to get what is missing.
+    """Check that fedpower works on this machine, and show how to install what is missing.
 
-    Packages are compared with what fedpower needs, and it runs a small fit, draws noise and charges a
-    ledger. Nothing is kept. The exit status is 0 where all that is there works, and 1 where something is
-    broken; an extra that is not installed breaks nothing.
+    The checks compare package versions, run small fits, draw noise and charge a temporary ledger. The
+    exit status is 1 if something is broken. A missing extra is not an error.
     """
     findings = [_tried(name, check) for name, check in _checks(folder).items()]
     broken = [found["name"] for found in findings if found["state"] == "broken"]
@@ -58,7 +57,7 @@ def doctor(*, folder: Path | None, as_json: bool) -> int:
     else:  # without rich, which may be missing
         for name, state, detail, advice in (found.values() for found in findings):
             click.echo(f"{name:<16} {state:<7} {detail}{advice and f': {advice}'}")
-        click.echo(f"Broken: {', '.join(broken)}." if broken else "fedpower is sound here.")
+        click.echo(f"Broken: {', '.join(broken)}." if broken else "fedpower works on this machine.")
     return int(bool(broken))
 
 

@@ -1,6 +1,5 @@
 """`fedpower fit`: silos in, a result folder or a code book out."""
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import click
 import numpy as np
 from msgspec import structs
 
-from fedpower.cli.console import FitProgress, bars, note, print_json, print_table, say
+from fedpower.cli.console import FitProgress, bars, in_options, note, print_json, print_table, say
 from fedpower.cli.options import READING, Command, given_options, option, options, output
 from fedpower.cli.privacy import share_used
 from fedpower.cli.results import print_result
@@ -41,25 +40,26 @@ _OF_A_FIT = " ".join(
 )
 
 
-@click.command(cls=Command, epilog="Example: fedpower fit north.csv south.parquet --epsilon 1")
+@click.command(cls=Command, epilog="Example: fedpower fit north.csv south.csv east.csv --epsilon 1 -o result")
 @options(
     "files n_components epsilon",
-    output(help="Folder for the result: `result` by default, or codebook.toml."),
+    output(help="Folder for the result; `result` by default."),
     "force ledgers unit codebook ranges columns drop aggregation as_json quiet",
-    option("--prepare-only", "Find offsets, scales and bound only; write a code book.", group="rows"),
+    option("--prepare-only", "Only find offsets, scales and bound, and write a code book.", group="rows"),
     f"center_file scale_file variants n_features groups extra_columns {READING}",
     "nodes data_version data_set identities verbose",
     _OF_A_FIT,
 )  # fmt: skip
 @click.pass_context
 def fit(ctx: click.Context, /, **given: Any) -> None:
-    """Compute the principal components of FILES, each a silo whose rows are not pooled.
+    """Compute the principal components of several silos, with differential privacy.
 
-    A silo is named after its file, up to the first dot, or by NAME=PATH. A folder, or a pattern in quotes,
-    is one silo in parts; a .toml file describes a query on a database (docs/user/data.md).
-    --epsilon is each silo's privacy budget for this fit: 1 is usual, inf is exact and NOT private.
-    Offset, scale and bound of the columns are found privately out of it, unless --row-norm, --normalize
-    or --codebook gives them. `fedpower analyze` computes more from the result at no cost.
+    Each FILE holds the rows of one silo. Its name up to the first dot names the silo; NAME=PATH gives
+    another name. A folder, or a quoted pattern, is one silo in parts. A .toml file describes a database
+    query.
+
+    The fit also estimates a scale and bound for every column, within the same epsilon. With --row-norm,
+    --normalize or --codebook it uses yours. `fedpower analyze` computes more from the result at no cost.
     """
     started = datetime.now(UTC)
     if given["prepare_only"]:
@@ -80,16 +80,11 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
             result.write_into(place)
     print_result(result, target, verbose=given["verbose"], as_json=given["as_json"])
     if given["as_json"] and not result.privacy.is_private:
-        note(str(result.privacy))
-    _note_uncharged(given, "fit")
+        note(result.privacy.brief)
 
 
 def _prepare(given: dict[str, Any]) -> None:
-    """Find offset, scale and bound of the columns privately, and write them to a code book.
-
-    Preparation takes a fifth of --epsilon at most, and the code book records how much. Fits with the code
-    book do not pay for it again.
-    """
+    """Find offset, scale and bound of the columns privately, and write them to a code book."""
     path = given["output"] or Path("codebook.toml")
     wanted = from_flat({**given_options(given), "n_components": 1})
     data = open_data(open_silos(given), wanted, given["extra_columns"])
@@ -102,7 +97,8 @@ def _prepare(given: dict[str, Any]) -> None:
         print_json({"codebook": str(path), **{name: plain(getattr(book, name)) for name in names}})
     else:
         _print_book(book, path)
-    _note_uncharged(given, "preparation")
+    if not given["ledgers"]:
+        note("no ledger recorded what this preparation spent; see --ledger")
 
 
 # --- from words to a result ------------------------------------------------------------------------
@@ -153,7 +149,7 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], VariantList | None]
             "a solver, got none; leave all of these out to find a bound privately"
         )
     if given["ledgers"] and not wanted.is_private:
-        raise InputError("--ledgers must go with a finite epsilon, got --epsilon inf, which charges nothing")
+        raise InputError("--ledger must go with a finite epsilon, got --epsilon inf, which charges nothing")
     return flat, variants
 
 
@@ -206,41 +202,24 @@ def _origin(given: Mapping[str, Any], silo: RowSource, name: str, run: Run) -> d
 
 # --- output ----------------------------------------------------------------------------------------
 
-_EYES = "(for your eyes, kept nowhere)"
-
-
-def _note_uncharged(given: Mapping[str, Any], what: str) -> None:
-    if math.isfinite(given["epsilon"]) and not given["ledgers"]:
-        note(f"no ledger was given, so what this {what} spent is on no record; see --ledgers")
-
 
 def _note_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) -> None:
-    """Report to the operator what the bound did to the rows; no result keeps it."""
-    total = sum(rows for _, rows in counts.values())
-    if row_norm is None:  # a code book's bound is where clipping and noise balance
-        share = sum(count for count, _ in counts.values()) / total
-        note(f"{share:.0%} of all rows were shortened to the code book's bound {_EYES}")
-    elif all(count == rows for count, rows in counts.values()):
+    """Report to the operator that the bound does not fit the rows; no result keeps it."""
+    share = sum(count for count, _ in counts.values()) / sum(rows for _, rows in counts.values())
+    if row_norm is not None and share > _MANY:
         note(
-            f"all {total} rows are longer than --row-norm {row_norm:g} and were clipped, so only their "
-            f"directions count {_EYES}; give a larger bound, or --center-file and --scale-file"
+            f"{share:.0%} of the rows exceed --row-norm {row_norm:g} and are clipped; give a larger bound, "
+            "or leave it out to have one found"
         )
-    elif shares := _shares(counts):
-        note(f"rows longer than --row-norm were clipped: {shares} {_EYES}")
 
 
-def _shares(counts: Mapping[str, tuple[int, int]]) -> str:
-    return ", ".join(f"{n} in {name} ({n / of:.1%})" for name, (n, of) in counts.items() if n)
+_MANY = 0.1  # of the rows: a bound that clips more of them hardly fits
 
 
 def _note_weights(networks: Mapping[str, RowSource]) -> None:
-    """Report to the operator what the public maximum did to the edges; no result keeps it."""
-    weighed = weighed_edges(networks)
-    capped = _shares({name: (edges.n_capped, edges.n_edges) for name, edges in weighed.items()})
-    summary = weights_summary(weighed.values())
-    summary = summary or (capped and f"edges heavier than edge_weight were capped: {capped}")
-    if summary:
-        note(f"{summary.replace('edge_weight', '--edge-weight')} {_EYES}")
+    """Report to the operator that the public maximum does not fit the edges; no result keeps it."""
+    if summary := weights_summary(weighed_edges(networks).values()):
+        note(in_options(summary))
 
 
 def _print_book(book: CodeBook, path: Path) -> None:
@@ -250,9 +229,8 @@ def _print_book(book: CodeBook, path: Path) -> None:
     rows = [
         (name, *map(number, cells), how) for name, cells, how in zip(names, numbers, book.found, strict=True)
     ]
-    print_table("Code book", ("column", *numeric, "how it was found"), rows, numbers=numeric)
+    print_table(None, ("column", *numeric, "how it was found"), rows, numbers=numeric)
     say(
-        f"Rows so centred and scaled are shortened to norm {number(book.bound)}. Finding this cost each "
-        f"silo epsilon={book.epsilon:.3g} at delta={book.delta:g}, once."
+        f"Rows are bounded at norm {number(book.bound)} after that. Each silo spent ε = {book.epsilon:.3g}.",
+        f"Code book: {path}. It is public; later fits use it with --codebook and do not spend this again.",
     )
-    click.echo(f"wrote {path}: it is public; give it to fits with --codebook")

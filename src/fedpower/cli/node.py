@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from fedpower.cli.console import print_facts, print_json, print_table
+from fedpower.cli.console import print_facts, print_json, print_table, say
 from fedpower.cli.options import PATH, option, options, output
 from fedpower.estimator.fit_warnings import weights_summary
 from fedpower.exceptions import InputError
@@ -47,11 +47,11 @@ def _kits() -> Any:
 
 @click.group()
 def node() -> None:
-    """Make the kits of a study's parties, and run a party.
+    """Make the keys and certificates of a study's parties, and run a party.
 
-    One party makes an authority (ca-init); every party makes its key and a request (request); the authority
-    signs (sign); every party puts its certificate in (accept). No private key leaves the folder in which
-    it was made. Then the coordinator and every silo start with their kits.
+    One party makes an authority (ca-init). Every party makes a kit with its key, and a request (request).
+    The authority signs the requests (sign). Every party adds its certificate to its kit (accept) and
+    starts (start). Private keys never leave the kit.
     """
 
 
@@ -60,32 +60,28 @@ def node() -> None:
     "STUDY",
     output(help="New folder: `authority` by default, `kits` with --with-keys."),
     _days(AUTHORITY_DAYS),
-    option("--with-keys", "For rehearsals: make the keys and kits of all parties here."),
+    option("--with-keys", "For rehearsals: make the kits of all parties here."),
 )
 def ca_init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> None:
-    """Make the authority of STUDY, which signs the requests of its parties.
+    """Make the authority of STUDY, which signs the parties' requests.
 
-    It holds its own key and nobody else's. Anyone who has that key can let others in under any party's
-    name, so keep the folder in a safe once all is signed.
+    Anyone with its key can sign a certificate for any party. Keep the folder offline once all is signed.
     """
     kits, read = _kits(), read_study(study)
     folder = output or Path("kits" if with_keys else "authority")
     if not with_keys:
         made = kits.Authority.make(read, folder, days=days)
         _print([("authority", f"{folder}", made.certificate)], f"Authority of study {read.name}")
-        click.echo(
-            "Each party now runs `fedpower node request` and sends its request; sign them with "
-            f"`fedpower node sign {folder} REQUEST...`."
+        say(
+            "Next: each party runs `fedpower node request` and sends you its request.",
+            f"Then: fedpower node sign {folder} REQUEST...",
         )
         return
     kits.make_kits(read, folder, authority_days=days, days=min(days, PARTY_DAYS))
     rows = [(f"{folder / party}", party, _next(party, folder / party)) for party in kits.parties(read)]
     title = f"Kits of study {read.name} ({read.digest[:12]})"
-    print_table(title, ("folder", "for", "then"), [*rows, (f"{folder / kits.AUTHORITY}", "a safe", "")])
-    click.echo(
-        "Every private key was made here: fit for a rehearsal. Between organisations let each make its "
-        "own, with `fedpower node request`."
-    )
+    print_table(title, ("folder", "for", "next"), [*rows, (f"{folder / kits.AUTHORITY}", "authority", "")])
+    say("For rehearsals only: in a real study every party makes its own key with `fedpower node request`.")
 
 
 @node.command()
@@ -93,27 +89,27 @@ def ca_init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> 
     "STUDY",
     click.argument("party"),
     output(help="New folder for the kit; kits/PARTY next to STUDY by default."),
-    option("--renew", "Make a new key in an existing kit, which keeps working."),
+    option("--renew", "Make a new key for an existing kit, which keeps working."),
 )
 def request(study: Path, party: str, *, output: Path | None, renew: bool) -> None:
-    """Make the key of PARTY (a silo, `coordinator` or `runner`) of STUDY, and a request to sign it.
+    """Make the kit of PARTY (a silo, `coordinator` or `runner`) of STUDY, with a key and a request.
 
-    The key stays in the folder; the request is public. Give the authority the fingerprint over another
-    channel, such as the telephone, so that it signs your key and nobody else's.
+    Send the request to the authority; it is public. The key stays in the kit. Tell the authority the
+    fingerprint over another channel, such as the telephone.
     """
     kits = _kits()
     made = kits.ask(read_study(study), party, output or study.parent / "kits" / party, renew=renew)
-    click.echo(f"wrote {made}: send it to the authority; the key next to it stays here")
+    say(f"Request: {made}. Send it to the authority, but not the key next to it.")
     click.echo(f"fingerprint of the key: {kits.fingerprint(kits.Request.read(made).key)}")
 
 
 @node.command()
 @_REQUESTS
 def sign(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
-    """Sign the first REQUESTS of parties with the AUTHORITY in a folder.
+    """Sign the first REQUESTS of parties with the folder AUTHORITY.
 
-    Compare each fingerprint with the one that its party gives you. The certificates are in
-    AUTHORITY/signed, and are no secret: send each to its party.
+    Compare each fingerprint with the one that its party tells you. Then send each party its certificate
+    from AUTHORITY/signed; certificates are public.
     """
     _sign(authority, requests, days, renew=False)
 
@@ -121,10 +117,10 @@ def sign(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
 @node.command()
 @_REQUESTS
 def renew(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
-    """Sign REQUESTS of parties that have a certificate already; the others' stay as they are.
+    """Sign REQUESTS of parties that already have a certificate.
 
-    A party asks with `fedpower node request --renew`, for a new key, or sends its old request
-    again, for its old one. The earlier certificate stays valid until it ends.
+    The party runs `fedpower node request --renew` for a new key, or sends its old request again to keep
+    its key. The earlier certificate stays valid until it expires.
     """
     _sign(authority, requests, days, renew=True)
 
@@ -145,20 +141,20 @@ def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool
 @node.command()
 @options("KIT CERTIFICATE")
 def accept(kit: Path, certificate: Path) -> None:
-    """Put the CERTIFICATE that came from the authority into the KIT in which the key was made.
+    """Add the CERTIFICATE from the authority to the KIT with its key.
 
-    Compare the authority's fingerprint with what the other parties got.
+    Compare the authority's fingerprint with that of the other parties.
     """
     done = _kits().accept(kit, certificate)
     rows = [(done.party, f"{kit}", done.certificate), ("authority", f"{certificate}", done.authority)]
     _print(rows, f"The kit of {done.party} is complete")
-    click.echo(f"then: {_next(done.party, kit)}")
+    say(f"Next: {_next(done.party, kit)}")
 
 
 @node.command()
 @options("FOLDERS... as_json")
 def status(folders: tuple[Path, ...], *, as_json: bool) -> None:
-    """Show whose certificates are in FOLDERS (kits, or an authority), and when they end."""
+    """Show the certificates in FOLDERS (kits, or an authority), and when they expire."""
     kits = _kits()
     rows: list[tuple[str, str, Any]] = []
     for folder in folders:
@@ -193,7 +189,7 @@ def _print(rows: list[tuple[str, str, Any]], title: str, *, as_json: bool = Fals
         print_json(records)
         return
     shown = [(one["party"], one["place"], one["until"][:10], f"{one['days_left']}") for one in records]
-    print_table(title, ("party", "file or folder", "ends", "days left"), shown, numbers=["days left"])
+    print_table(title, ("party", "file or folder", "expires", "days left"), shown, numbers=["days left"])
     for one in records:
         click.echo(f"fingerprint of {one['party']}: {one['fingerprint']}")
 
@@ -208,10 +204,10 @@ def _next(party: str, kit: Path) -> str:
 @node.command()
 @options("FILE")
 def key(file: Path) -> None:
-    """Print the public half of a silo's signing key in FILE; a new key where there is no such file.
+    """Print the public part of a silo's signing key in FILE; make the key if there is no such file.
 
-    The study lists every silo's public key, and silos take part in a secure sum only with those
-    listed: a coordinator cannot invent any. The private key never leaves its file, of mode 0600.
+    The study file lists every silo's public key, and a silo joins a secure sum only with listed silos. So
+    a coordinator cannot invent silos. The private key never leaves the file.
     """
     from fedpower.protocol.secure import Identity  # noqa: PLC0415
 
@@ -227,19 +223,18 @@ def key(file: Path) -> None:
 @node.command()
 @options(
     "KIT [SILO_FILE]",
-    option("--part", "Run one process only, as its own user.", click.Choice(["vault", "node"])),
-    option("--socket", "With --part: the socket at which the vault listens.", PATH, name="place"),
+    option("--part", "Run only one of the two processes.", click.Choice(["vault", "node"])),
+    option("--socket", "With --part: socket at which the vault listens.", PATH, name="place"),
 )
 def start(kit: Path, silo_file: Path | None, *, part: str | None, place: Path | None) -> None:
-    """Run the party of KIT until Ctrl-C: the coordinator, or a silo with its own SILO_FILE.
+    """Run the party of KIT until Ctrl-C: the coordinator, or a silo with its SILO_FILE.
 
-    The coordinator listens at the host and port of the study, asks the silos, keeps a checkpoint of every
-    round in KIT/runs, and never sees a row. After a crash it continues after the last closed round.
+    The coordinator listens at the host and port of the study. It saves every round in KIT/runs and
+    continues there after a crash. It never sees rows.
 
-    A silo (whose file is KIT/silo.toml by default) is two processes. The vault holds rows, ledger and
-    signing key, and has no network. It answers only questions of the study it agreed to, and charges its
-    ledger before each answer. The node connects to the coordinator (it opens no port), passes messages on,
-    and cannot open the vault's files.
+    A silo reads KIT/silo.toml by default and runs two processes. The vault holds rows, ledger and signing
+    key, and has no network. It answers only questions of the agreed study, and charges its ledger before
+    each answer. The node connects to the coordinator, opens no port, and cannot read the vault's files.
     """
     end_with_starter()  # also while rows are read, which takes time
     kits = _kits()
@@ -263,10 +258,7 @@ def start(kit: Path, silo_file: Path | None, *, part: str | None, place: Path | 
         opened.check(with_key=part is None)
         _say(_size(held), *_advice(held))
         for column, why in doubtful(held.moment.source):
-            _say(
-                f"column {column!r} {why} (for your eyes only): unless it is a measurement, propose a "
-                "study that drops it"
-            )
+            _say(f"column {column!r} {why} {ONLY_YOU}; if it is not a measurement, propose to drop it")
         _say(f"silo {own.name} of study {study.name} ({study.digest[:12]})")
         _log_to_console()
         vault = Vault(held.silo, study)
@@ -284,7 +276,7 @@ def _coordinate(opened: Any) -> NoReturn:
     study = opened.study
     _say(f"coordinator of study {study.name} ({study.digest[:12]}) at {study.host}:{study.port}")
     wait_for_signal()
-    _say("stopping; closed rounds are on disk")
+    _say("stopping; completed rounds are saved")
     sys.stdout.flush()
     os._exit(0)  # threads of FLARE would wait for their peers
 
@@ -292,16 +284,16 @@ def _coordinate(opened: Any) -> NoReturn:
 @node.command()
 @options("KIT [SILO_FILE] as_json")
 def approve(kit: Path, silo_file: Path | None, *, as_json: bool) -> None:
-    """Show what would leave the silo of KIT and its price, and how to agree; contact nobody."""
+    """Show what would leave the silo of KIT, what it costs, and how to agree. Contacts nobody."""
     kits, own = _kits(), read_silo(silo_file or kit / "silo.toml")
     study = kits.Kit(kit, own.name).study
     with open_silo(study, own) as held:
         title = f"What would leave {held.silo.name} in study {study.name}"
         print_facts(title, {"study": study.digest, **_facts(held, own.data.version)}, as_json=as_json)
     if not as_json:
-        click.echo(
-            "Nobody was contacted and nothing was charged.\n"
-            f'To agree to this study and to no other, {own.path} has:\n[agrees]\nstudy = "{study.digest}"'
+        say(
+            "Nobody was contacted and nothing was charged.",
+            f'To agree to exactly this study, add to {own.path}:\n[agrees]\nstudy = "{study.digest}"',
         )
 
 
@@ -342,15 +334,15 @@ def _advice(node: OpenSilo) -> list[str]:
         clipped, rows = moment.n_clipped, moment.n_read
         more = ": propose public centres and scales, or a larger bound, for the next study"
         advice.append(
-            f"{clipped} of {rows} rows ({clipped / rows:.1%}) are longer than the study's row_norm and "
-            f"clipped {ONLY_YOU}{more if 2 * clipped > rows else ''}"
+            f"{clipped} of {rows} rows ({clipped / rows:.1%}) exceed the study's row_norm and are clipped "
+            f"{ONLY_YOU}{more if 2 * clipped > rows else ''}"
         )
     units = units_warning(moment, study.groups, study.columns)
     return [*advice, *units, *levels_warnings(moment.source)]
 
 
 def _facts(node: OpenSilo, version: str) -> dict[str, Any]:
-    """Return what an operator wants to know before taking part; clipped rows are for their eyes only."""
+    """Return what an operator wants to know before taking part; clipped rows stay on this screen."""
     terms, moment = node.study, node.moment
     budget, secure = terms.budget, terms.is_secure
     if terms.network == "edge":
@@ -393,7 +385,7 @@ def _facts(node: OpenSilo, version: str) -> dict[str, Any]:
     if node.ledger is not None:
         spent = node.ledger.spent()
         facts |= {
-            "data_version_told_to_all": version,
+            "public_data_version": version,
             "ledger_cap": f"{spent.cap:g}",
             "ledger_spent": f"{spent.epsilon:.4g}",
             "ledger_left": f"{spent.left:.4g}",
@@ -415,7 +407,7 @@ def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
         PRODUCT: f"{asked[PRODUCT]} products of d×{budget.study.iteration_rank}"
         + (" with the trace" if budget.with_trace else ""),
         SCORES: "counts of rows by their scores on two components",
-        **dict.fromkeys(STAGES, "tallies of where cells lie and how long rows are"),
+        **dict.fromkeys(STAGES, "counts of cells and of rows by their size"),
     }
     parts = list(dict.fromkeys(words.get(label, label) for label in asked))
     if secure:

@@ -1,9 +1,11 @@
 """`fedpower inspect` and `plan`: what tables contain, and what a fit would cost, before anything is spent."""
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from importlib.resources import files as resources
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +13,20 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.cli.console import bar_of, counted, print_json, print_table, say
+from fedpower.cli.console import bar_of, counted, in_options, print_json, print_table, say
 from fedpower.cli.options import READING, TEXT, Command, given_options, option, options, reading_of, shared
 from fedpower.cli.silos import open_silos
 from fedpower.estimator.fitting import open_data
-from fedpower.estimator.plan import Plan, spectrum_of_gap, spectrum_of_result
+from fedpower.estimator.plan import Candidate, Plan, spectrum_of_gap, spectrum_of_result
 from fedpower.estimator.plan import plan as planned
 from fedpower.exceptions import InputError
 from fedpower.files import new_file
 from fedpower.options import Options, from_flat
 from fedpower.privacy.ledger import Ledger, rounded_down
-from fedpower.privacy.statement import as_sentence, counted_as
+from fedpower.privacy.statement import as_sentence, counted_as, in_symbols
 from fedpower.report.record import plain
 from fedpower.report.result import Result, read_result
-from fedpower.report.text import count, human_bytes, number
+from fedpower.report.text import MISSING, count, degrees, human_bytes, listed, number
 from fedpower.rows.inspecting import ColumnLook, draft_of, look_at, stored_types
 from fedpower.rows.opening import is_text, open_source
 from fedpower.rows.ruled import every_problem
@@ -34,8 +36,7 @@ from fedpower.toml import as_toml, toml_key
 
 
 @click.command(
-    cls=Command,
-    epilog="Example: fedpower plan --n-features 100 --rows 20x100000 -k 4 --epsilon 0.5 --gap 0.02",
+    cls=Command, epilog="Example: fedpower plan --n-features 100 --rows 20x5000 -k 4 --epsilon 1 --gap 0.02"
 )
 @click.argument("files", nargs=-1, metavar="[FILE...]", type=click.Path())
 @options(
@@ -43,24 +44,21 @@ from fedpower.toml import as_toml, toml_key
     shared("n_features", help="Number of columns, without FILES.", group="main", type=click.IntRange(1)),
     option("--rows ROWS,...|MxROWS", "Rows of each silo, e.g. 5000,8000 or 20x100000.", name="sizes"),
     "unit aggregation codebook columns drop",
-    option("--gap", "A guess of the eigengap, for rows of norm at most --row-norm, or 1.", float),
+    option("--gap", "Guess of the eigengap, for rows of norm at most --row-norm, or 1.", float),
     option("--spectrum RESULT|FILE|NUMBERS", "Leading eigenvalues: a result, a .npy file, or 0.03,0.02,..."),
-    option("--error SINE", "Report the epsilon or rows for this sin θ.", float),
-    shared("ledgers", help="Report what the fit would leave of a folder's ledgers, or of one; repeatable."),
+    option("--error SINE", "Find the epsilon, or the rows, for this error (sin θ).", float),
+    shared("ledgers", help="Show what the fit would leave in these ledgers; repeatable."),
+    option("--all", "Show every solver and kind of noise.", name="show_all"),
     "as_json quiet",
     f"groups {READING} extra_columns rows_per_unit center standardize colluders",
-    shared("noise", help="What the fit would noise; all are shown."),
-    "energy scores_epsilon",
-    shared("solver", help="Solver that the fit would use; all are shown."),
-    "weights min_silos iteration_rank n_steps local_steps schedule",
+    "noise energy scores_epsilon solver weights min_silos iteration_rank n_steps local_steps schedule",
     "row_norm normalize",
 )
 def plan(**given: Any) -> None:
-    """Report rounds, bytes, noise and predicted error of every way a fit could be done.
+    """Show what a fit costs and how accurate it will be, before anything is spent.
 
-    Nothing is charged and no row is used: of FILES only the numbers of rows and columns are read. With
-    --gap or --spectrum the real solvers are rehearsed on made-up rows of that spectrum. A fit without
-    --row-norm, --normalize or --codebook first finds them privately, out of the same epsilon.
+    A plan charges no ledger. From FILES it takes the numbers of rows and columns, and nothing else. It
+    predicts the error of the components from a guess of their eigenvalues: give --gap or --spectrum.
     """
     wanted = from_flat(given_options(given))
     words = given["spectrum"]
@@ -166,46 +164,65 @@ def _left_after(path: Path, epsilon: float) -> dict[str, Any]:
 def _print(
     made: Plan, sizes: dict[str, int], n_features: int, left: dict[str, dict[str, Any]], given: dict[str, Any]
 ) -> None:
-    promise = f"epsilon={made.epsilon:g}, delta={made.delta:g}"
-    if not math.isfinite(made.epsilon):
-        promise = "NOT PRIVATE (epsilon = inf)"
-    rows = f"{sum(sizes.values()):,} {counted_as(given)}s of {n_features} columns"
-    say(f"{count(len(sizes), 'silo')}, {rows}; {promise}.")
-    numbers = ("rounds", "up a silo", "down a silo", "noise", "predicted sin θ")
-    shown = [
-        (
-            "→" if way.chosen else "",
-            way.solver,
-            way.noise,
-            way.aggregation,
-            "–" if way.rounds is None else str(way.rounds),
-            "–" if way.bytes_up is None else human_bytes(way.bytes_up),
-            "–" if way.bytes_down is None else human_bytes(way.bytes_down),
-            f"{way.noise_level:.2e}",
-            "–" if way.error is None else f"{way.error:.2e}",
-        )
-        for way in made.candidates
-    ]
-    print_table(None, ("", "solver", "noise mode", "sum", *numbers), shown, numbers=numbers)
-    lines = [f"→ is what a fit would take: {made.choice.reason}"]
+    chosen = next((way for way in made.candidates if way.chosen), None)
+    sums = f"{count(len(sizes), 'silo')}, {count(sum(sizes.values()), counted_as(given))}"
+    promise = in_symbols(made.epsilon, made.delta) if math.isfinite(made.epsilon) else "NOT PRIVATE (ε = ∞)"
+    say(f"{sums}, {count(n_features, 'column')}; {promise}.")
+    if given["show_all"]:
+        _print_candidates(made)
+        say(as_sentence(made.choice.reason))
+    elif chosen is not None:
+        say(f"Recommended: {_recommended(chosen, made.candidates)}.")
+    lines = []
     if made.preparation:
-        lines.append(
-            "It would first find offset, scale and bound of the columns privately: "
-            f"{made.preparation:.0%} of the budget, and some of the rounds. "
-            "The prediction ignores error in these estimates"
-        )
+        lines.append(f"{made.preparation:.0%} of the budget goes into finding scales and a bound")
     lines += made.remarks
-    ranks = [way.rank for way in made.candidates if way.chosen and way.rank is not None]
-    if ranks and not isinstance(given["n_components"], int):
-        k = ranks[0]
-        would = f"find {count(k, 'component')}" if k else "determine no component"
-        lines.append(f"It would {would} for -k {given['n_components']}")
-    lines += [] if made.missing is None else [made.missing]
-    lines += [] if made.needed is None else [made.needed.sentence]
+    if chosen is not None and chosen.rank is not None and not isinstance(given["n_components"], int):
+        would = f"find {count(chosen.rank, 'component')}" if chosen.rank else "determine no component"
+        lines.append(f"it would {would} for -k {given['n_components']}")
+    lines += [line for line in (made.missing, made.needed and made.needed.sentence) if line]
+    lines = [in_options(line).replace("a spectrum, or a gap", "--gap or --spectrum") for line in lines]
     say(*map(as_sentence, lines))
     for path, after in left.items():
         verdict = "would be left" if after["fits"] else "is left, too little for this fit"
-        say(f"{path}: epsilon={rounded_down(after['left'], 4)} {verdict}.")
+        say(f"{path}: ε = {rounded_down(after['left'], 3)} {verdict}.")
+
+
+def _recommended(chosen: Candidate, ways: Iterable[Candidate]) -> str:
+    """Return what a fit takes, costs and gives, and whether a secure sum would give more."""
+    cost = [] if chosen.rounds is None else [count(chosen.rounds, "round")]
+    cost += [] if chosen.bytes_up is None else [f"{human_bytes(chosen.bytes_up)} sent per silo"]
+    errors = {
+        way.aggregation: way.error for way in ways if (way.solver, way.noise) == (chosen.solver, chosen.noise)
+    }
+    if (error := errors[chosen.aggregation]) is not None and chosen.rank != 0:
+        cost.append(f"expected error {_angle(error)}")
+        if (secure := errors.get("secure")) is not None and secure < error:
+            cost.append(f"or {_angle(secure)} with --aggregation secure")
+    return f"solver {chosen.solver}, {', '.join(cost)}" if cost else f"solver {chosen.solver}"
+
+
+def _angle(sine: float) -> str:
+    return degrees(math.degrees(math.asin(min(sine, 1.0))))
+
+
+def _print_candidates(made: Plan) -> None:
+    numbers = ("rounds", "sent", "received", "noise", "error")
+    shown = [
+        (
+            f"{'→' if way.chosen else ' '} {way.solver}",
+            way.noise,
+            way.aggregation,
+            MISSING if way.rounds is None else str(way.rounds),
+            MISSING if way.bytes_up is None else human_bytes(way.bytes_up),
+            MISSING if way.bytes_down is None else human_bytes(way.bytes_down),
+            f"{way.noise_level:.1e}",
+            MISSING if way.error is None else f"{way.error:.2g}",
+        )
+        for way in made.candidates
+    ]
+    print_table(None, ("  solver", "noise of", "sums", *numbers), shown, numbers=numbers)
+    say("Sent and received: by each silo. Error: expected sin θ. → is what a fit takes.")
 
 
 # --- inspect ----------------------------------------------------------------------------------------
@@ -220,20 +237,20 @@ _CONFIDENTIAL = (
 )
 
 
-@click.command(cls=Command, epilog="Example: fedpower inspect north.csv --draft codebook.toml")
+@click.command(cls=Command, epilog="Example: fedpower inspect north.csv south.csv --draft codebook.toml")
 @options(
     "files",
-    option("--draft FILE", "Draft rules from names and stored types here."),
-    option("--from-rows", "With --draft: guess kinds from rows; the draft is confidential."),
+    option("--draft FILE", "Write a draft of a code book, from names and stored types."),
+    option("--from-rows", "With --draft: also guess kinds from rows; the draft is confidential."),
     f"{TEXT} force as_json",
 )
 def inspect(
     files: tuple[str, ...], *, draft: Path | None, from_rows: bool, force: bool, as_json: bool, **reading: Any
 ) -> None:
-    """Inspect the columns of FILES: types, missing cells, levels, and doubtful columns.
+    """Show what the columns of FILES hold: types, missing cells, values and doubts.
 
-    It is for your eyes: what it prints is read from rows, and nothing of it leaves this screen. A draft
-    has names and stored types only. Text files store no types: fill in the kind of each column.
+    All of it is read from your rows: do not pass it on. A draft has only names and stored types, so it
+    may be shared. Text files store no types: fill in the kind of each column.
     """
     if from_rows and draft is None:
         raise InputError("--from-rows must go with --draft, got no file for it")
@@ -255,22 +272,47 @@ def inspect(
         }
         print_json(record)
         return
-    headings = ("column", "type", "missing", "values", "to think of")
-    for name, looks in columns.items():
-        title = f"{name}: {looks[0].n_rows if looks else 0} rows of {len(looks)} columns"
-        rows = [
-            (look.name, look.type, f"{look.n_missing or ''}", _cells_of(look), "; ".join(look.doubts))
-            for look in looks
+    for group, rows in _tables_of(columns):
+        sizes = [f"{name} ({count(columns[name][0].n_rows, 'row')})" for name in group if columns[name]]
+        has_missing, has_doubts = (any(row[place] for row in rows) for place in (2, 4))
+        keep = [True, True, has_missing, True, has_doubts]
+        kept = [
+            list(compress(row, keep)) for row in [("column", "type", "missing", "values", "check"), *rows]
         ]
-        print_table(title, headings, rows, numbers=("missing",))
-    click.echo("This was read from rows: it is for your eyes, and is kept nowhere.")
+        print_table(f"{listed(sizes)}, {count(len(rows), 'column')}", kept[0], kept[1:], numbers=("missing",))
     if draft is not None and from_rows:
-        click.echo(f"wrote {draft} from rows: it is confidential; keep it where the rows are")
+        say(f"Draft: {draft}. It is confidential, as it comes from rows.")
     elif draft is not None:
-        click.echo(
-            f"wrote {draft}: names and stored types only; fill it in with the others, then give it to "
-            "`fedpower fit` or `study init` with --codebook"
+        say(
+            f"Draft: {draft}. It has names and stored types only. Fill it in, then give it to "
+            "`fedpower fit --codebook`."
         )
+
+
+def _tables_of(columns: dict[str, list[ColumnLook]]) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Yield files whose columns have the same names and types, and one table for all of them."""
+    groups: dict[Any, list[str]] = {}
+    for name, looks in columns.items():
+        groups.setdefault(frozenset((look.name, look.type) for look in looks), []).append(name)
+    for group in groups.values():
+        held = [{look.name: look for look in columns[name]} for name in group]
+        rows = []
+        for column in held[0]:
+            same = [looks[column] for looks in held]
+            missing, look = sum(look.n_missing for look in same), _together(same)
+            doubts = dict.fromkeys(chain.from_iterable(look.doubts for look in same))
+            rows.append([column, look.type, f"{missing or ''}", _cells_of(look), "; ".join(doubts)])
+        yield group, rows
+
+
+def _together(looks: Sequence[ColumnLook]) -> ColumnLook:
+    """Return what a column holds in several files."""
+    lows, highs = ([x for look in looks if (x := getattr(look, end)) is not None] for end in ("low", "high"))
+    levels: Counter[str] | None = Counter()
+    for look in looks:
+        levels = None if levels is None or look.levels is None else levels + Counter(look.levels)
+    ordered = None if levels is None else dict(levels.most_common())
+    return replace(looks[0], levels=ordered, low=min(lows, default=None), high=max(highs, default=None))
 
 
 def _drafted(types: list[dict[str, Any]], *, from_rows: bool) -> str:

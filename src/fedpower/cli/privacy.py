@@ -12,6 +12,7 @@ from fedpower.cli.options import Command, option, options
 from fedpower.exceptions import InputError, require
 from fedpower.privacy import Ledger, mu_of
 from fedpower.privacy.ledger import jsonable, rounded_down
+from fedpower.privacy.statement import in_symbols
 from fedpower.report.text import date_and_time
 
 # --- ledger ----------------------------------------------------------------------------------------
@@ -21,32 +22,29 @@ from fedpower.report.text import date_and_time
 def ledger() -> None:
     """Create and show the ledger of a silo, and set its cap.
 
-    A ledger is one file of one silo. Everything that leaves the silo is charged to it first, and
-    what would overspend its cap is refused.
+    A ledger is a file that records what a silo has spent. A fit charges it before anything leaves the
+    silo, and is refused if it would exceed the cap.
     """
 
 
 def _cap(purpose: str) -> tuple[Any, Any]:
     return (
         option("--epsilon", f"{purpose}.", float, required=True),
-        option("--delta", "Its δ; 1e-6 is usual.", float, required=True),
+        option("--delta", "The δ of the cap; 1e-6 is usual.", float, required=True),
     )
 
 
 @ledger.command()
 @options(
     "LEDGER",
-    *_cap("Cap on all that may ever be spent"),
-    option("--silo NAME", "The silo it belongs to; NORTH for a file called NORTH.ledger."),
+    *_cap("The cap: ε of all releases together"),
+    option("--silo NAME", "Its silo; by default `north` for north.ledger."),
     "data_set as_json",
 )
 def create(
     ledger: Path, *, epsilon: float, delta: float, silo: str | None, data_set: str | None, as_json: bool
 ) -> None:
-    """Create the file LEDGER with a cap.
-
-    An existing ledger is never overwritten.
-    """
+    """Create the file LEDGER with a cap. An existing file is never overwritten."""
     owner = silo if silo is not None or ledger.suffix != ".ledger" else ledger.stem
     Ledger.in_memory(epsilon, delta, silo=owner, data_set=data_set).close()  # refuses a bad cap first
     ledger.parent.mkdir(parents=True, exist_ok=True)
@@ -55,19 +53,17 @@ def create(
     if as_json:
         print_json({"ledger": str(ledger), **statement})
         return
-    click.echo(
-        f"{ledger} is the ledger of {_whose(statement)}: it may spend {_terms(statement['cap'])} "
-        "in all. Keep this one file safe: restoring an old copy erases recorded spending."
-    )
+    say(f"Created {ledger} for {_whose(statement)} with a cap of {_terms(statement['cap'])}.")
 
 
 @ledger.command()
-@options("LEDGER", option("--what-if EPSILON", "Would a fit with this epsilon be allowed?", float), "as_json")
+@options(
+    "LEDGER",
+    option("--what-if EPSILON", "Also show whether a fit with this epsilon is allowed.", float),
+    "as_json",
+)
 def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
-    """Show the cap of LEDGER, every charge, and what is left.
-
-    The file is only read: it need not be writable, and no other file is made.
-    """
+    """Show the cap of LEDGER, every charge, and what is left. The file is only read."""
     with Ledger.open(ledger, read_only=True) as opened:
         statement = opened.statement()
         if what_if is not None:
@@ -82,25 +78,24 @@ def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
 
 @ledger.command()
 @options(
-    "LEDGER", *_cap("The new cap"), option("--reason TEXT", "Why, for the record.", required=True), "as_json"
+    "LEDGER",
+    *_cap("The new cap"),
+    option("--reason TEXT", "Reason, which is recorded.", required=True),
+    "as_json",
 )
 def set_cap(ledger: Path, epsilon: float, delta: float, reason: str, as_json: bool) -> None:
-    """Set another cap on LEDGER, on record.
-
-    After a rise the promise is that of the higher cap.
-    """
+    """Change the cap of LEDGER, and record why. With a higher cap the promise is weaker."""
     if not reason.strip():
         raise InputError("a change of cap must have a reason on record, got none; give --reason")
     with Ledger.open(ledger) as opened:
-        before = opened.statement()["cap"]
         opened.set_cap(epsilon, delta, reason=reason)
         statement = opened.statement()
     if as_json:
         print_json({"ledger": str(ledger), **statement})
         return
-    click.echo(
-        f"The cap of {ledger} was {_terms(before)} and is {_terms(statement['cap'])} now; "
-        f"epsilon={rounded_down(statement['left'], 4)} is left."
+    say(
+        f"The cap of {ledger} is now {_terms(statement['cap'])}. "
+        f"The next fit may use up to {rounded_down(statement['left'], 3)}."
     )
 
 
@@ -113,15 +108,19 @@ def share_used(statement: dict[str, Any]) -> float:
 
 def _print(ledger: Path, statement: dict[str, Any]) -> None:
     left, spent, forecast = statement["left"], statement["spent"], statement.get("what_if")
-    say(f"Ledger {ledger} of {_whose(statement)}; it protects {statement['unit']}.")
-    if statement["for_experiments"]:
-        say("It was made for experiments: noise of its charges may come from a seed.")
-    headings = ("#", "what", "study", "epsilon alone", "total so far", "when")
+    further = f"the next fit may use up to {rounded_down(left, 3)}" if left > 0 else "nothing is left"
+    say(f"Spent ε = {_epsilon(spent['epsilon'])} of {statement['cap']['epsilon']:.2f}; {further}.")
+    if forecast is not None:
+        verdict = "would be refused"
+        if forecast["fits"]:
+            verdict = f"is allowed and would leave {rounded_down(forecast['left'], 3)}"
+        say(f"A fit with ε = {forecast['epsilon']:g} {verdict}.")
+    headings = ("", "released", "study", "ε", "spent so far", "on")
     rows = [
         (
             str(entry["seq"]),
             entry["purpose"],
-            entry["study"][:12],
+            entry["study"][:8],
             _epsilon(entry["epsilon"]),
             _epsilon(entry["total_epsilon"]),
             date_and_time(entry["time"]),
@@ -129,26 +128,15 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
         for entry in statement["entries"]
     ]
     if rows:
-        print_table(None, headings, rows, numbers=("#", "epsilon alone", "total so far"))
-    else:
-        say("Nothing has been released yet.")
+        print_table(None, headings, rows, numbers=("", "ε", "spent so far"))
     for change in statement["cap_changes"][1:]:
         say(f"Cap set to {_terms(change)} on {date_and_time(change['time'])}: {change['reason']}")
-    say(
-        f"{share_used(statement):.0%} of the cap is used (releases cost less together than their epsilons "
-        "add up to)",
-        f"Cap {_terms(statement['cap'])}; spent {_epsilon(spent['epsilon'])}, "
-        f"left {rounded_down(left, 4)} for one further fit.",
-    )
-    if forecast is not None:
-        fits = f"would be refused: at most epsilon={rounded_down(left, 4)} is left"
-        if forecast["fits"]:
-            fits = f"would be allowed and leave {rounded_down(forecast['left'], 4)}"
-        say(f"A fit with epsilon={forecast['epsilon']:g} {fits}.")
+    if statement["for_experiments"]:
+        say("This ledger is for experiments: the noise of its charges may come from a seed.")
 
 
 def _terms(cap: dict[str, Any]) -> str:
-    return f"epsilon={cap['epsilon']:g} at delta={cap['delta']:g}"
+    return in_symbols(cap["epsilon"], cap["delta"])
 
 
 def _whose(statement: dict[str, Any]) -> str:
@@ -159,7 +147,7 @@ def _whose(statement: dict[str, Any]) -> str:
 
 
 def _epsilon(value: float | None) -> str:
-    return "unbounded" if value is None else f"{value:.4g}"
+    return "∞" if value is None else f"{value:.2f}"
 
 
 # --- audit -----------------------------------------------------------------------------------------
@@ -173,34 +161,32 @@ _AUDITED, _ATTACKED = (4.0,), (0.5, 1.0, 4.0, 10.0)
 
 @click.command(cls=Command)
 @options(
-    option("--epsilon", "The promise to test, 4 by default; repeatable.", float, multiple=True),
-    option("--delta", "Its δ.", float, default=1e-5),
-    option("--mode", "Noise mode to audit.", click.Choice(["all", *MODES]), default="all"),
+    option("--epsilon", "Promise to test; 4 by default, repeatable.", float, multiple=True),
+    option("--delta", "The δ of the promise.", float, default=1e-5),
+    option("--mode", "Kind of noise to audit.", click.Choice(["all", *MODES]), default="all"),
     option(
-        "--neighbours", "What neighbours differ in.", click.Choice(["row", "person"]), name="unit",
+        "--neighbours", "What the two tables differ in.", click.Choice(["row", "person"]), name="unit",
         default="row",
     ),
-    option("--runs", "Runs of each world, 1000 by default; of each attack, 15.", click.IntRange(1)),
-    option("--confidence", "That a sound silo is not accused.", float, default=0.999),
-    option("--control", "Share of the needed noise that controls keep.", float, default=0.5),
-    option("--halved", "Audit only the controls, whose noise is too small on purpose."),
-    option("--attack", "Play the attack that noise prevents."),
+    option("--runs", "Runs per table, 1000 by default; 15 with --attack.", click.IntRange(1)),
+    option("--confidence", "Probability that sound code passes.", float, default=0.999),
+    option("--control", "Share of the noise that controls keep.", float, default=0.5),
+    option("--halved", "Run only the controls, whose noise is too small."),
+    option("--attack", "Show the attack that noise prevents."),
     option("--rows", "With --attack: rows of a silo.", click.IntRange(2), default=1000),
-    option("--n-steps", "With --attack: rounds to overhear.", click.IntRange(1), default=10),
-    option("-o --output FILE", "With --attack: draw the results as PNG, SVG or PDF."),
+    option("--n-steps", "With --attack: rounds that the coordinator reads.", click.IntRange(1), default=10),
+    option("-o --output FILE", "With --attack: plot the results as PNG, SVG or PDF."),
     "as_json quiet",
 )  # fmt: skip
 def audit(*, attack: bool, epsilon: tuple[float, ...], runs: int | None, **given: Any) -> int:
-    """Try to tell two neighbouring data sets apart by what a silo releases.
+    """Measure the privacy that the code delivers.
 
-    They differ in the one row, or the one person, that is hardest to hide. How well the attempt
-    succeeds bounds ε from below: a bound above what was promised is a VIOLATION, and the exit status is
-    1. Controls with half of the noise that is needed show that the audit would notice. A small ε needs
-    many runs.
+    The audit releases results from two tables that differ in one row, or one person, and tries to tell
+    them apart. Its success bounds ε from below. A bound above the promise is a violation, with exit
+    status 1. Controls with half of the noise check that the audit would notice. A small ε needs many runs.
 
-    With --attack: play a coordinator that follows the paper's Algorithm 1 and reads along (its Example 1).
-    From the bases it sent and the products it got it solves for the second moment of one silo, and
-    reads off it the row of the one person with an entry in the last column.
+    --attack shows what noise prevents: a coordinator of the paper's Algorithm 1 computes a silo's second
+    moment from the messages, and reads the row of one person from it (Example 1 of the paper).
     """
     if attack:
         _play_attack(sorted(epsilon or _ATTACKED), runs or _ATTACKS, **given)
@@ -240,27 +226,27 @@ def _audit(epsilon: float, runs: int, **given: Any) -> bool:
     controls = [report for report in reports if report.noise_factor != 1]
     audited = controls if halved else [report for report in reports if report.noise_factor == 1]
     worst = max(audited, key=lambda report: report.epsilon_lower)
-    promise, caught = f"epsilon={epsilon:g} at delta={given['delta']:g}", sum(r.violation for r in controls)
-    part = f"{'half' if control == 0.5 else f'{control:.3g}'} of the noise needed"
+    promise, caught = in_symbols(epsilon, given["delta"]), sum(r.violation for r in controls)
+    part = f"{control:.3g} of the noise"
     if worst.violation:
         verdict = (
-            f"VIOLATION: mode {worst.mode!r} loses at least epsilon={worst.epsilon_lower:.3g} where "
-            f"{promise} was promised (confidence {worst.confidence:g})."
+            f"VIOLATION: mode {worst.mode!r} loses at least ε = {worst.epsilon_lower:.3g}, but {promise} was "
+            f"promised (confidence {worst.confidence:g})."
         )
     else:
         verdict = (
-            f"No violation of {promise} was found in {sum(2 * report.n_runs for report in audited)} runs; "
-            f"{caught} of {len(controls)} controls with {part} were caught."
+            f"No violation of {promise} in {sum(2 * report.n_runs for report in audited):,} runs. Detected "
+            f"{caught} of {len(controls)} controls with {part}."
         )
     if given["as_json"]:
         audits = [report.as_dict() for report in reports]
         print_json({"violation": worst.violation, "verdict": verdict, "audits": audits})
     else:
-        headings = ("what was audited", "promised ε", "exact ε", "ε is at least", "runs", "finding")
+        headings = ("mode", "noise", "promised ε", "exact ε", "measured ε ≥", "finding")
         print_table(None, headings, map(_audit_row, reports), numbers=headings[1:5])
-        click.echo(verdict)
+        say(verdict)
     if caught < len(controls):
-        note(f"{runs} runs are too few to catch {part} at epsilon={epsilon:g}; use more --runs")
+        note(f"{runs} runs are too few to detect {part} at ε = {epsilon:g}; use more --runs")
     return bool(worst.violation)
 
 
@@ -279,12 +265,10 @@ def _available() -> tuple[Mode, ...]:
 def _audit_row(report: Any) -> tuple[str, ...]:
     finding, exact = report.verdict, report.exact_epsilon
     name = f"{report.mode}{', centred' if report.center else ''}"
-    name += ", persons" if report.unit == "person" else ""
     if report.noise_factor != 1:
-        name, exact = f"{name}, control with {report.noise_factor:.3g} of its noise", report.reachable_epsilon
-        finding = "caught" if report.violation else "not caught"
+        exact, finding = report.reachable_epsilon, "detected" if report.violation else "not detected"
     numbers = (f"{report.claimed_epsilon:g}", f"{exact:.3g}", f"{report.epsilon_lower:.3g}")
-    return (name, *numbers, f"2 × {report.n_runs}", finding)
+    return (name, f"{report.noise_factor:.0%}", *numbers, finding)
 
 
 # --- attack ----------------------------------------------------------------------------------------
@@ -304,20 +288,13 @@ def _play_attack(
     by_round, chance = played.error_by_round(setting), played.chance_cosine(setting)
     if output is not None:
         played.draw_attack(results, output, setting)
-        note(f"the picture is in {output}")
+        say(f"Plot: {output}", err=True)
     if as_json:
         record = {"setting": asdict(setting), "chance_cosine": chance}
         record |= {"error_by_round_without_noise": by_round}
         print_json(record | {"results": jsonable(results)})
         return
-    headings = (
-        "noise",
-        "epsilon",
-        "error of the covariance",
-        "its range",
-        "cosine of the row",
-        "range of it",
-    )
+    headings = ("noise", "ε", "error", "range", "cosine", "range of it")
     shown = [
         (
             result.mode,
@@ -331,10 +308,8 @@ def _play_attack(
     ]
     print_table(None, headings, shown, numbers=headings[1:])
     known = next((count for count, error in enumerate(by_round, 1) if error < 1e-6), None)
-    when = f"{len(by_round)} rounds were too few to know the whole covariance"
-    if known:
-        when = f"after {known} rounds the coordinator knows the covariance to {by_round[known - 1]:.0e}"
-    click.echo(
-        f"Without noise {when}, and with it a person's row; with noise the row is a guess "
-        f"(a blind one has cosine {chance:.2f})."
-    )
+    say("Error: of the covariance that the coordinator computes. Cosine: of its guess of a person's row.")
+    when = f"the coordinator knows the covariance and the row after {known} rounds"
+    if not known:
+        when = f"{len(by_round)} rounds are too few to know it"
+    say(f"Without noise {when}. With noise the row stays a guess: a blind one has cosine {chance:.2f}.")

@@ -1,23 +1,27 @@
 """`fedpower show`, `transform` and `export`: what is done with results, on this machine."""
 
-import math
 import sys
 import webbrowser
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from fedpower.cli.console import bar_of, counted, note, print_json, print_table, say
+from fedpower.cli.console import bar_of, counted, in_options, note, print_json, print_table, say
 from fedpower.cli.options import PATH, READING, Command, option, options, output, reading_of
 from fedpower.exceptions import InputError
 from fedpower.files import new_file
 from fedpower.linalg import Array, orth, principal_angles
+from fedpower.options import Secure
+from fedpower.privacy.ledger import rounded_down
+from fedpower.privacy.statement import featured_as
 from fedpower.protocol.solvers.angles import DETERMINED
+from fedpower.protocol.study import pooled_std
 from fedpower.report.export import (
     score_picture,
     score_suffix,
@@ -29,14 +33,14 @@ from fedpower.report.export import (
     write_scores_csv,
 )
 from fedpower.report.record import REPORT, plain
-from fedpower.report.result import Result, read_result, write_report
-from fedpower.report.text import and_more, degrees, human_bytes
-from fedpower.report.view import findings
+from fedpower.report.result import EIGENVALUES, Result, read_result, write_report
+from fedpower.report.text import and_more, column, count, degrees, human_bytes, percent
+from fedpower.report.view import cause_of_noise, findings
 from fedpower.rows.opening import existing, open_source
 from fedpower.rows.ruled import every_problem
 from fedpower.values import pl
 
-_ID_COLUMN = option("--id-column NAME", "Column of ids, such as patient_id, that is no feature.")
+_ID_COLUMN = option("--id-column NAME", "Column of row ids, e.g. patient_id.")
 
 
 # --- show ------------------------------------------------------------------------------------------
@@ -45,16 +49,15 @@ _ID_COLUMN = option("--id-column NAME", "Column of ids, such as patient_id, that
 @click.command(cls=Command, epilog="Example: fedpower show result --against earlier")
 @options(
     "RESULT",
-    option("--against OTHER", "Show the angles between it and another.", PATH),
-    option("--open", "Make its page again, and open it in a browser.", name="opens"),
+    option("--against OTHER", "Compare with another result.", PATH),
+    option("--open", "Write the report again and open it in a browser.", name="opens"),
     "verbose as_json",
 )
 def show(result: Path, *, against: Path | None, opens: bool, verbose: bool, as_json: bool) -> None:
-    """Show the folder RESULT that `fedpower fit` or `fedpower study run` wrote.
+    """Show a RESULT folder of `fedpower fit` or `fedpower study run`.
 
-    With --against: the principal angles between its subspace and another's. Each is a folder, or a .npz or
-    .npy file with an array `components` (k×d) or `basis` (d×k), such as a known truth. Results must be of
-    the same kind: correlations (--standardize) or covariances in the same units.
+    --against shows the principal angles between two results. Instead of a folder, either may be a .npz or
+    .npy file with an array `components` (k×d) or `basis` (d×k).
     """
     if against is not None:
         _compare(result, against, as_json=as_json)
@@ -63,7 +66,7 @@ def show(result: Path, *, against: Path | None, opens: bool, verbose: bool, as_j
     if opens:
         made = write_report(result)
         if not webbrowser.open(made.absolute().as_uri()):
-            note(f"no browser could be started; open {made} yourself")
+            note(f"no browser started; open {made} yourself")
     print_result(found, result, verbose=verbose, as_json=as_json)
 
 
@@ -76,28 +79,100 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
         numbers = {name: plain(getattr(result, name)) for name in _NUMBERS}
         print_json({"result": str(folder), **result.run, **numbers})
         return
-    if result.record.absent:
-        say(f"{result.headline}.")
-    values, ratios = result.denoised_variance, result.denoised_variance_ratio
-    headings = ["component", "variance", "ratio", "together", "angle"]
-    rows = []
-    for place, together in enumerate(np.cumsum(ratios)):
-        shares = [f"{share:.2%}" if math.isfinite(share) else "–" for share in (ratios[place], together)]
-        angle = float(result.component_angles[place])
-        shown = degrees(angle) if angle <= DETERMINED else f"not determined ({degrees(angle)})"
-        rows.append([f"pc{place + 1}", f"{values[place]:.6g}", *shares, shown])
-    columns = 5 if result.component_angles.any() else 4  # an exact fit has no angles
-    print_table(None, headings[:columns], [row[:columns] for row in rows], numbers=headings[:4])
-    say(*findings(result))
-    record, solver = result.run, result.solver
-    things = f"{result.record.counted}s"
-    sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} {things})" for silo in record["silos"])
+    record, promise, clipping = result.record, result.privacy, result.record.clipping
+    headings = ["", "variance", "share", "known to within (90%)"]
+    cells = (column(result.denoised_variance.tolist(), 3), map(percent, result.denoised_variance_ratio))
+    rows = list(zip(result.score_names, *cells, _known_to_within(result), strict=True))
+    shown = rows if verbose else rows[:_MOST_COMPONENTS]
+    columns = 4 if result.component_angles.any() else 3  # an exact fit has no angles
+    print_table(None, headings[:columns], [row[:columns] for row in shown], numbers=headings[1:3])
+    hidden = len(rows) - len(shown)
+    sizes = (
+        count(len(record.silos), "silo"),
+        count(result.n_samples, record.counted),
+        count(result.n_features, featured_as(record.parameters)),
+    )
+    lost = clipping.energy if clipping is not None else 0.0
+    clipped = f" Clipping removed about {lost:.0%} of the variance." if lost >= _SOME else ""
+    say(
+        *([f"  and {hidden} more: --verbose or {folder / EIGENVALUES}"] if hidden else []),
+        f"{', '.join(sizes)}{record.without}.{clipped}",
+    )
+    say(f"{promise.brief}{_left(result) if promise.is_private else ''}", alarming=not promise.is_private)
+    say(f"Report: {folder / REPORT}")
+    if (cause := cause_of_noise(result)) is not None:
+        say(f"No component is determined: {in_options(cause)}.")
+    if record.parameters.get("network") is not None:
+        say(f"Next: fedpower analyze communities {folder} -k K")
+    elif (times := _less_noise(result)) > _WORTH:
+        say(f"Hint: --aggregation secure would make the noise {times:.1f} times smaller.")
+    if verbose:
+        _print_details(result)
+
+
+_MOST_COMPONENTS, _SOME = 10, 0.01
+_SECURE_FROM, _NOISY, _WORTH = (
+    3,
+    10.0,
+    1.2,
+)  # silos; degrees that noise turns a component, and a gain that is worth a hint
+
+
+def _less_noise(result: Result) -> float:
+    """Return how many times less noise a secure sum of the same silos has, where noise is what limits."""
+    study, sizes = result.study, result.silo_sizes
+    least = len(sizes) if study.is_private and not study.is_secure else 0
+    if least < _SECURE_FROM or study.noises_steps or max(result.angles.noise_components) < _NOISY:
+        return 1.0
+    keys = tuple((name, f"{place:064x}") for place, name in enumerate(sizes))
+    secure: dict[str, Any] = {
+        "aggregation": Secure.name,
+        "colluders": 1,
+        "min_silos": least,
+        "identities": keys,
+    }
+    with suppress(InputError, ValueError):
+        return pooled_std(study, sizes) / pooled_std(replace(study, **secure), sizes)
+    return 1.0
+
+
+def _known_to_within(result: Result) -> Iterator[str]:
+    """Yield how far each component may be off; or a subspace where only that is determined."""
+    joint = [place for place in range(result.n_features - 1) if place < result.n_components]
+    joint = [place for place in joint if result.subspace_angles[place] <= DETERMINED]
+    for place, angle in enumerate(result.component_angles):
+        last = next((end for end in joint if end >= place), None)
+        if angle <= DETERMINED:
+            yield degrees(angle)
+        elif last:
+            yield f"pc1 to pc{last + 1} together {degrees(result.subspace_angles[last])}"
+        else:
+            yield "not determined"
+
+
+def _left(result: Result) -> str:
+    """Return what the ledgers have left, of a fit by command, whose record knows them."""
+    budgets = {silo.name: silo.budget for silo in result.record.silos}
+    left = {name: budget.left for name, budget in budgets.items() if budget is not None}
+    if left:
+        least = min(left, key=left.__getitem__)
+        whose = f" in {least}, the least" if max(left.values()) > left[least] else ""
+        return f" Ledgers: ε = {rounded_down(left[least], 3)} left{whose}."
+    by_command = result.record.command is not None and result.record.federation is None
+    return " No ledger recorded it (see --ledger)." if by_command else ""
+
+
+def _print_details(result: Result) -> None:
+    """Print what a result has to tell besides."""
+    record, solver, things = result.record, result.solver, f"{result.record.counted}s"
+    say("", *findings(result))
+    sizes = ", ".join(f"{silo.name} ({silo.rows or '?'} {things})" for silo in record.silos)
     names = f" ({', '.join(and_more(result.feature_names))})" if result.feature_names else ""
     say(
         f"Silos: {sizes}; {result.n_samples} {things} of {result.n_features} columns{names} in all.",
         f"Solver: {solver.solver}, because {solver.reason}.",
-        f"Rounds: {record['n_rounds']}, with {human_bytes(record['bytes_up'])} up and "
-        f"{human_bytes(record['bytes_down'])} down.",
+        f"Rounds: {record.n_rounds}, with {human_bytes(record.bytes_up)} up and "
+        f"{human_bytes(record.bytes_down)} down.",
     )
     counts = result.score_counts
     if counts is not None:
@@ -105,12 +180,7 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
         noise = "exact" if counts.noise_std == 0 else f"with noise of {counts.noise_std:.3g} rows"
         line = f"Scores: rows counted on {bins}×{bins} places of pc1 and pc2, {noise}: see report.html."
         say(line if counts.fractions is None else f"{line} {counts.fractions}")
-    promise = result.privacy
-    shown = str(promise) if verbose else promise.brief
-    say(f"\n{shown}", style=None if promise.is_private else "bold red")
-    say(f"\nResult: {folder} (open {folder / REPORT}; project rows with `fedpower transform {folder} FILE`)")
-    if record["parameters"].get("network") is not None:
-        say(f"Communities: `fedpower analyze communities {folder} -k K` finds them, at no cost.")
+    say("", str(result.privacy))
 
 
 _SMALL_DEGREES, _LOW_COSINE = 15.0, 0.9
@@ -129,18 +199,15 @@ def _compare(a: Path, b: Path, *, as_json: bool) -> None:
         sizes = {"a": str(a), "b": str(b), "n_features": len(one), "n_components": list(ranks)}
         print_json({**sizes, **plain(found), "sin_theta": float(sines[-1])})
         return
-    headings = ("", "angle (degrees)", "sin θ", "|cosine| of the components")
+    headings = ("", "angle", "sin θ", "|cosine| of the components")
     rows = [
-        (f"{place}", f"{angle:.4g}", f"{sine:.3e}", f"{cosine:.6f}")
+        (f"{place}", f"{angle:.4g}°", f"{sine:.3e}", f"{cosine:.6f}")
         for place, (angle, sine, cosine) in enumerate(zip(angles, sines, cosines, strict=True), 1)
     ]
     print_table(None, headings, rows, numbers=headings)
-    say(
-        f"The subspaces of {a} and {b} are {angles[-1]:.4g} degrees "
-        f"apart (largest principal angle; sin θ = {sines[-1]:.3e})."
-    )
+    say(f"The largest principal angle between {a} and {b} is {angles[-1]:.4g}° (sin θ = {sines[-1]:.3e}).")
     if angles[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
-        say("Components of nearly equal variance may turn within their plane: compare the angles.")
+        say("Components of nearly equal variance may turn in their plane: trust the angles, not the cosines.")
 
 
 def _read_axes(path: Path) -> tuple[Array, Result | None]:
@@ -193,44 +260,46 @@ def _order(both: str, one: Array, other: Array, result: Result | None, earlier: 
 
 @click.command(cls=Command)
 @options(
-    "MODEL FILE",
-    output(help="A .csv, .parquet or .npy file; else CSV on stdout."),
+    "RESULT FILE",
+    output(help="A .csv, .parquet or .npy file; CSV on stdout by default."),
     _ID_COLUMN,
-    option("--outliers SD", "Add a column: 1 for rows so many SD out on a component; 6 is usual.", float),
-    option("--plot FILE", "Draw the first two scores of every row: an .svg file."),
+    option("--outliers SD", "Add a column that flags rows beyond so many SD on a component, e.g. 6.", float),
+    option("--plot FILE", "Plot the first two scores of every row as an .svg file."),
     f"{READING} force as_json quiet",
 )
-def transform(model: Path, file: Path, **given: Any) -> None:
-    """Project the rows of FILE onto the components in the folder MODEL that `fedpower fit` wrote.
+def transform(result: Path, file: Path, **given: Any) -> None:
+    """Project the rows of FILE onto the components of a RESULT folder.
 
-    Columns are matched by name, further ones are left out; rows keep their order. A local
-    computation: nothing leaves this machine and no budget is spent.
+    Columns are matched by name, and further columns are ignored. Rows keep their order. Scores stay on
+    this machine and cost no privacy budget.
     """
     target, plot, force = given["output"], given["plot"], given["force"]
     if given["as_json"] and target is None:
         raise InputError("--json must go with -o, got no file for the scores")
-    result = read_result(model)
-    if plot is not None and (plot.suffix.lower() != ".svg" or result.n_components < 2):
+    fitted = read_result(result)
+    if plot is not None and (plot.suffix.lower() != ".svg" or fitted.n_components < 2):
         raise InputError(f"--plot must be an .svg file and needs two components, got {plot.name}")
     suffix = "" if target is None else score_suffix(target, labelled=given["id_column"] is not None)
     with ExitStack() as stack:
         drawing = None if plot is None else stack.enter_context(new_file(plot, force=force))
         place = None if target is None else stack.enter_context(new_file(target, force=force))
         reading = reading_of(given, "rename")
-        scores = stack.enter_context(_scores_of(result, file, given["id_column"], **reading))
-        scores = scores if given["outliers"] is None else _flagged(result, scores, given["outliers"])
+        scores = stack.enter_context(_scores_of(fitted, file, given["id_column"], **reading))
+        scores = scores if given["outliers"] is None else _flagged(fitted, scores, given["outliers"])
         scores = scores if drawing is None else list(scores)  # which are written and drawn
-        count = write_scores_csv(sys.stdout, scores) if place is None else write_scores(place, scores, suffix)
+        n_rows = (
+            write_scores_csv(sys.stdout, scores) if place is None else write_scores(place, scores, suffix)
+        )
         if drawing is not None:
-            points = pl.concat(scores).select(result.score_names[:2]).to_numpy()
-            title = f"{count} rows of {file.name} on the first two components"
-            drawn = score_picture(result.score_names, points, title, result.score_counts)
+            points = pl.concat(scores).select(fitted.score_names[:2]).to_numpy()
+            title = f"{n_rows} rows of {file.name} on the first two components"
+            drawn = score_picture(fitted.score_names, points, title, fitted.score_counts)
             drawing.write_text(drawn, encoding="utf-8")
     if given["as_json"]:
-        names = [*result.score_names, *([] if given["outliers"] is None else ["outlier"])]
-        print_json({"file": str(target), "rows": count, "scores": names})
+        names = [*fitted.score_names, *([] if given["outliers"] is None else ["outlier"])]
+        print_json({"file": str(target), "rows": n_rows, "scores": names})
     elif target is not None:
-        click.echo(f"{target}: {count} rows of {result.n_components} scores", err=True)
+        say(f"Wrote {target}: {n_rows} rows, {fitted.n_components} scores", err=True)
 
 
 @contextmanager
@@ -240,7 +309,7 @@ def _scores_of(
     """Give the scores of a file's rows, computed as they are written, with a progress bar."""
     source = open_source(file, **reading)
     if id_column is None and result.feature_names is not None and source.columns is None:
-        note(f"{file} has no column names, so its columns are taken in the order of the model's")
+        note(f"{file} has no column names: they are taken in the order of the fit")
     has_names = id_column is None or result.feature_names is not None
     tables = [result.select(source)] if has_names else []
     with bar_of("rows", source.n_rows) as advance, every_problem(tables):
@@ -267,24 +336,22 @@ _WITH_ROWS = ("plink", "anndata")
 
 @click.command(cls=Command, epilog="Example: fedpower export result --to plink --rows north.csv -o north")
 @options(
-    "MODEL",
+    "RESULT",
     option("--to", "The format.", click.Choice(_FORMATS), name="kind", required=True),
-    option(
-        "-o --output", "File to write; of plink the name before .eigenvec and .eigenval.", PATH, required=True
-    ),
-    option("--rows FILE", "Rows to score: a file of samples for plink, an .h5ad for anndata."),
+    option("-o --output", "File to write; for plink without .eigenvec and .eigenval.", PATH, required=True),
+    option("--rows FILE", "Rows to project: samples for plink, an .h5ad file for anndata."),
     _ID_COLUMN,
     "force as_json",
 )
-def export(model: Path, *, kind: str, output: Path, rows: Path | None, **given: Any) -> None:
-    """Write the result in the folder MODEL as other tools read it; nothing leaves this machine.
+def export(result: Path, *, kind: str, output: Path, rows: Path | None, **given: Any) -> None:
+    """Write a RESULT folder in the format of another tool.
 
-    csv and parquet: a line for each feature with its mean, scale and loading on every component. plink:
-    .eigenvec and .eigenval as of plink2 --pca. anndata: a copy of the .h5ad with scores, components and
-    variances where scanpy looks for them. onnx: the projection as a graph. For scikit-learn there is
-    `fedpower.load(MODEL).to_sklearn()`.
+    csv and parquet have a line per column, with its mean, scale and loadings. plink gives .eigenvec and
+    .eigenval files like plink2 --pca. anndata copies an .h5ad file and adds scores, components and
+    variances where scanpy expects them. onnx gives the projection as a graph. For scikit-learn use
+    `fedpower.load(RESULT).to_sklearn()` in Python.
     """
-    result = read_result(model)
+    fitted = read_result(result)
     if (rows is None) == (kind in _WITH_ROWS):
         raise InputError(
             f"--rows must go with --to {' and --to '.join(_WITH_ROWS)} and no other, got --to {kind} "
@@ -297,22 +364,22 @@ def export(model: Path, *, kind: str, output: Path, rows: Path | None, **given: 
     with ExitStack() as stack:
         places = [stack.enter_context(new_file(target, force=given["force"])) for target in targets]
         if kind == "plink" and rows is not None:
-            scores = stack.enter_context(_scores_of(result, rows, given["id_column"]))
-            count = write_plink(result, scores, eigenvec=places[0], eigenval=places[1])
-            contents = [f"{count} samples", "their eigenvalues"]
+            scores = stack.enter_context(_scores_of(fitted, rows, given["id_column"]))
+            n_rows = write_plink(fitted, scores, eigenvec=places[0], eigenval=places[1])
+            contents = [f"{n_rows} samples", "eigenvalues"]
             if given["id_column"] is None and rows.suffix.lower() not in (".bed", ".pgen"):
-                note("samples are numbered from 1 as no --id-column was given")
+                note("samples are numbered from 1; --id-column gives their ids")
         elif rows is not None:
-            count = write_cells(result, rows, places[0])
-            contents = [f"{count} cells with {result.n_components} scores each, components and variances"]
+            n_rows = write_cells(fitted, rows, places[0])
+            contents = [f"{n_rows} cells with {fitted.n_components} scores each, components and variances"]
         elif kind == "onnx":
-            write_onnx(result, places[0])
-            contents = [f"a graph from rows of {result.n_features} columns to {result.n_components} scores"]
+            write_onnx(fitted, places[0])
+            contents = [f"a graph from rows of {fitted.n_features} columns to {fitted.n_components} scores"]
         else:
-            write_loadings(result, places[0], kind)
-            contents = [f"{result.n_features} features by {result.n_components} components"]
+            write_loadings(fitted, places[0], kind)
+            contents = [f"{fitted.n_features} features by {fitted.n_components} components"]
     written = {str(path): content for path, content in zip(targets, contents, strict=True)}
     if given["as_json"]:
         print_json({"to": kind, "files": written})
     else:
-        click.echo("; ".join(f"{path}: {content}" for path, content in written.items()), err=True)
+        say(*(f"Wrote {path}: {content}" for path, content in written.items()), err=True)

@@ -15,6 +15,7 @@ from fedpower.cli.console import note
 from fedpower.cli.options import TEXT, read_number, reading_of
 from fedpower.estimator.fitting import named_silos
 from fedpower.exceptions import InputError
+from fedpower.report.text import and_more
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import NetworkSource, open_network
 from fedpower.rows.opening import existing, is_text, name_of_silo, open_source, read_pairs, split_by_group
@@ -37,7 +38,7 @@ def open_silos(given: Mapping[str, Any], *, columns: tuple[str, ...] | None = No
     if columns is None:
         return sources
     if unnamed := [source.name for source in sources.values() if source.columns is None]:
-        note(f"columns without names in {', '.join(unnamed)} are named in the order of --columns")
+        note(f"--columns names the columns of {', '.join(unnamed)} in this order")
     return {name: open_source(source, columns=columns, extra="drop") for name, source in sources.items()}
 
 
@@ -73,12 +74,11 @@ def own_tables(named: Mapping[str, Path], given: Mapping[str, Any]) -> dict[str,
 
 def note_doubts(sources: Mapping[str, RowSource]) -> None:
     """Report columns that may not be measurements, before anything is spent."""
-    for source in sources.values():
-        for column, why in doubtful(source):
-            note(
-                f"column {column!r} of {source.name} {why}; unless it is a measurement, leave it out "
-                f"with --drop {shlex.quote(column)} or by a rule (for your eyes)"
-            )
+    doubts = {column: why for source in sources.values() for column, why in doubtful(source)}
+    if doubts:
+        reasons = and_more([f"{column!r} {why}" for column, why in doubts.items()])
+        drop = " ".join(f"--drop {shlex.quote(column)}" for column in doubts)
+        note(f"{'; '.join(reasons)}; to leave such columns out, add {drop}")
 
 
 def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Path] | None:
@@ -94,7 +94,7 @@ def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Pa
         elif name not in silos or name in named or not path:
             known = ", ".join(silos)
             raise InputError(
-                f"--ledgers must be a folder, or NAME=PATH once for each of {known}, got {word!r}"
+                f"--ledger must be a folder, or NAME=PATH once for each of {known}, got {word!r}"
             )
         else:
             named[name] = Path(path)
@@ -102,7 +102,7 @@ def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Pa
     for name in silos:
         path = ledgers.get(name)
         if path is None:
-            raise InputError(f"every silo must have a ledger or none, got none for {name!r}; see --ledgers")
+            raise InputError(f"every silo must have a ledger or none, got none for {name!r}; see --ledger")
         if not path.exists():
             create = f"create it with `fedpower ledger create {path} --epsilon E --delta D`"
             raise InputError(f"silo {name!r} must have a ledger, got none at {path}; {create}")
@@ -173,7 +173,6 @@ def _note_parts(named: Mapping[str, Path]) -> None:
     folder = parts[0].parent if parts else Path()
     if len(parts) > 1 and len(parts) == len(named) and all(part.parent == folder for part in parts):
         note(
-            f"{parts[0].name}, {parts[1].name}{', ...' if len(parts) > 2 else ''} look like parts of one "
-            f"table, and each is a silo here; if they are one silo's, give the folder "
-            f"({folder.resolve().name}={folder}) or the pattern in quotes"
+            f"each of {parts[0].name}, {parts[1].name}{', ...' if len(parts) > 2 else ''} is a silo here; "
+            f"if they are parts of one silo, give their folder: {folder.resolve().name}={folder}"
         )

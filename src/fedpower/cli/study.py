@@ -43,16 +43,16 @@ from fedpower.rules.rules import TableRules
 
 @click.group()
 def study() -> None:
-    """Write, check and show the study file that a consortium agrees on, and run it."""
+    """Write, check and show a study file, which all parties agree on, and run it."""
 
 
 _AGREED = tuple(name for name, spec in FLAT.items() if spec.option is not None and spec.section)
 """Parameters of a fit that a consortium agrees on, and a rehearsal varies: each a key of the study file."""
 
 _OTHERWISE: dict[str, dict[str, Any]] = {
-    "delta": {"default": 1e-6, "help": "The δ of (ε, δ)."},
+    "delta": {"default": 1e-6, "help": "The δ of the privacy promise."},
     "deadline": {"default": 600.0},
-    "min_silos": {"help": "Fewest silos that a round may continue with; all by default."},
+    "min_silos": {"help": "Fewest silos for a round; all by default."},
 }
 """What a study file must contain that a fit finds out by itself."""
 
@@ -62,53 +62,56 @@ _OTHERWISE: dict[str, dict[str, Any]] = {
 @options(
     option("--name TEXT", "Name of the study.", required=True),
     option("--silos A,B,...", "Names of the silos.", callback=names, required=True),
-    option("--columns A,B,...", "The columns, in this order.", callback=names),
-    option("--columns-of FILE", "Take the columns of this file instead."),
+    option("--columns A,B,...", "Names of the columns, in this order.", callback=names),
+    option("--columns-of FILE", "Take the column names from this file."),
     "nodes",
     *(shared(name, **_OTHERWISE.get(name, {})) for name in _AGREED),
     "codebook ranges center_file scale_file",
-    shared("identities", help="Public key; repeatable.", metavar="SILO=KEY", callback=by_name("SILO=KEY")),
-    option("--grace", "Seconds for stragglers once enough have answered.", float, group="rounds"),
+    shared(
+        "identities",
+        help="Public key of a silo; repeatable.",
+        metavar="SILO=KEY",
+        callback=by_name("SILO=KEY"),
+    ),
+    option("--grace", "Seconds to wait for more silos once enough have answered.", float, group="rounds"),
     option("--host TEXT", "The coordinator's host name.", group="running", default="localhost"),
     option("--port", "The coordinator's port.", int, group="running", default=8002),
     f"{READING} force",
 )
 def init(path: Path, *, force: bool, **given: Any) -> None:
-    """Write a study file to PATH, for all parties to read and agree on.
+    """Write a study file to PATH. All parties read it and agree on it.
 
     Example: fedpower study init --name heart-2026 --silos north,south,east --columns-of north.csv
-    -k 4 --epsilon 1 --row-norm 10 --host coordinator.example.org
+    -k 4 --epsilon 1 --host coordinator.example.org
     """
     with new_file(path, force=force) as place:
         place.write_text(to_toml(_content(given)), encoding="utf-8")
         made = read_study(place)
-    click.echo(
-        f"wrote {path}, study {made.digest}: read it, change what is to be changed, and send it to "
-        "every party; `fedpower study check` looks it over"
+    say(
+        f"Study: {path}, hash {made.digest}.",
+        f"Edit it if needed, run `fedpower study check {path}`, and send it to every party.",
     )
 
 
 @study.command()
 @options("PATH as_json")
 def check(path: Path, *, as_json: bool) -> None:
-    """Check the study in PATH."""
+    """Check that the study in PATH is valid."""
     read = read_study(path)
     if as_json:
         print_json({"study": str(path), "name": read.name, "hash": read.digest})
         return
-    click.echo(f"{path} is in order: study {read.name}, {read.digest}")
+    say(f"{path} is valid: study {read.name}, hash {read.digest}.")
 
 
 @study.command()
 @options("PATH as_json")
 def show(path: Path, *, as_json: bool) -> None:
-    """Show the study in PATH with its defaults filled in, and its hash."""
+    """Show the study in PATH, with its defaults and its hash."""
     read = read_study(path)
     print_facts(f"Study {read.name}", _facts(read), as_json=as_json)
     if not as_json:
-        click.echo(
-            f'To agree to it and to no other, a silo has in its file:\n[agrees]\nstudy = "{read.digest}"'
-        )
+        say(f'To agree to exactly this study, a silo adds to its file:\n[agrees]\nstudy = "{read.digest}"')
 
 
 def _content(given: dict[str, Any]) -> dict[str, Any]:
@@ -205,7 +208,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
 
 # --- run and status ---------------------------------------------------------------------------------
 
-_KIT = option("--kit FOLDER", "The runner's kit; kits/runner next to STUDY by default.")
+_KIT = option("--kit FOLDER", "Kit of the runner; kits/runner next to STUDY by default.")
 _LOG_LINES = 12  # of a party's log, the last, are shown
 
 
@@ -214,22 +217,28 @@ _LOG_LINES = 12  # of a party's log, the last, are shown
     "STUDY",
     output("result"),
     _KIT,
-    option("--resume", "Resume the last run."),
-    option("--wait", "Seconds to wait for all parties.", click.FloatRange(0), name="patience", default=120.0),
+    option("--resume", "Continue the last run."),
+    option(
+        "--wait",
+        "Seconds to wait for all parties to connect.",
+        click.FloatRange(0),
+        name="patience",
+        default=120.0,
+    ),
     option("--local N", "Rehearse with N silos on this machine.", int, name="n_local"),
-    option("--data FOLDER", "With --local: a folder with a file or folder SILO for each silo."),
+    option("--data FOLDER", "With --local: folder with a file or folder for each silo."),
     f"force as_json drop {READING}",
     shared("extra_columns", default=None),
     *(shared(name, required=False, default=None) for name in _AGREED),
     "verbose",
 )
 def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, **given: Any) -> None:
-    """Run STUDY over its federation and put the result into a folder, the same as `fedpower fit` writes.
+    """Run STUDY over its federation and write a result folder like that of `fedpower fit`.
 
-    Rounds and who answered are shown as they happen. A coordinator or a silo that dies meanwhile is
-    waited for; an interrupted run continues with --resume, and nothing is charged twice.
-    A rehearsal (--local) takes the options of `fedpower fit` in place of the study's; if it fails, its folder
-    is kept and the parties' logs are shown.
+    The run shows every round and who answered. It waits for a party that restarts. After an interruption
+    --resume continues it, and nothing is charged twice.
+
+    --local rehearses the study on this machine, with options of `fedpower fit` instead of the study's.
     """
     needs_flare()
     from fedpower.federation.kits import RUNNER, Kit  # noqa: PLC0415
@@ -257,7 +266,7 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool,
 @study.command()
 @options("STUDY", _KIT, "as_json")
 def status(study: Path, *, kit: Path | None, as_json: bool) -> None:
-    """Show who of STUDY is connected, and how far its run is."""
+    """Show which silos of STUDY are connected, and how far its run is."""
     needs_flare()
     from fedpower.federation.kits import RUNNER, Kit  # noqa: PLC0415
     from fedpower.federation.runner import open_session  # noqa: PLC0415
@@ -272,10 +281,10 @@ def status(study: Path, *, kit: Path | None, as_json: bool) -> None:
     rows = [(name, "yes" if connected else "no") for name, connected in silos.items()]
     print_table(f"Study {read.name} ({read.digest[:12]})", ("silo", "connected"), rows)
     if not status["under_way"]:
-        click.echo("No run is under way.")
+        say("No run is in progress.")
     else:
         waiting = ", ".join(run["waiting_for"]) or "nobody"
-        click.echo(f"Run {run['run']}: {len(run['rounds'])} rounds closed, waiting for {waiting}.")
+        say(f"Run {run['run']}: {len(run['rounds'])} rounds completed, waiting for {waiting}.")
 
 
 @contextmanager
@@ -292,11 +301,11 @@ def _runner_kit(study: Path, read: StudyFile, given: dict[str, Any]) -> Iterator
             tried = folder / "tried.toml"
             tried.write_text(read.with_parameters(varied), encoding="utf-8")
             read = read_study(tried)
-            _say(f"the study is tried with other settings, as {read.digest[:12]}")
+            _say(f"the rehearsal changes settings of the study: hash {read.digest[:12]}")
         data = rehearsal_data(read, given["n_local"], folder / "data", given["data"], say=_say)
         own = own_tables(data, given) if given["data"] is not None else {}
         with local_federation(read, folder, data, own) as made:
-            _say(f"a coordinator and {len(data)} silos are starting on this machine, in {folder}")
+            _say(f"starting a coordinator and {len(data)} silos on this machine, in {folder}")
             yield made.runner
 
 
@@ -315,7 +324,7 @@ def _rehearsal_folder() -> Iterator[Path]:
             lines = log.read_text(errors="replace").rstrip().splitlines()[-_LOG_LINES:]
             _say("\n  ".join([f"last lines of the log of {log.stem}:", *(lines or ["none"])]))
         if logs:
-            _say(f"the rehearsal failed, and its folder is kept: {folder}")
+            _say(f"the rehearsal failed; its files are in {folder}")
         raise
     finally:
         if not logs:
@@ -337,13 +346,13 @@ def _say(sentence: str) -> None:
 
 def _round(closed: dict[str, Any]) -> None:
     """Show a closed round."""
-    moved = "" if not closed["change"] else f", subspace moved by sin θ = {closed['change']:.1e}"
+    moved = "" if not closed["change"] else f", change sin θ = {closed['change']:.1e}"
     names = ", ".join(closed["restarted"])
-    restarted = f"; restarted in this session: {names}" if names else ""
-    missing = f"; silent: {', '.join(closed['silent'])}" if closed["silent"] else ""
+    restarted = f"; restarted: {names}" if names else ""
+    missing = f"; no answer from {', '.join(closed['silent'])}" if closed["silent"] else ""
     _say(
         f"round {closed['round']} ({closed['kind']}): {len(closed['answered'])} answered{missing}"
-        f"{restarted}, {human_bytes(closed['bytes_up'])} up{moved}"
+        f"{restarted}, {human_bytes(closed['bytes_up'])} received{moved}"
     )
     for name, problem in closed.get("set_aside", {}).items():
-        _say(f"the answer of {name} in round {closed['round']} was set aside: {problem}")
+        _say(f"rejected the answer of {name} in round {closed['round']}: {problem}")

@@ -228,7 +228,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             require_numbers(X)
         else:
             table = with_gaps(table) if gaps else table
-            with every_problem([table]):
+            with every_problem([table], gaps=gaps):
                 X = np.vstack([np.asarray(block) for block in table.blocks(2**16)])
         rows = validate_data(
             self,

@@ -233,7 +233,7 @@ def fit_data(options: Options, data: Data, run: Run) -> Result:
     fit, sources, solver = _Fit(options, data, run), data.sources, options.solver
     expected, treatment = fit.expected()
     rows: dict[str, LocalMoment] | dict[str, Survey]
-    with every_problem(sources.values()):
+    with every_problem(sources.values(), gaps=options.takes_gaps):
         treatment, leak = bounded(options, treatment, sources.values())
         if treatment is None:
             rows = survey_silos(sources, **fit.reading)
@@ -284,7 +284,7 @@ def prepare_data(options: Options, data: Data, run: Run) -> CodeBook:
         )
     fit = _Fit(options, data, run)
     fit.expected()
-    with every_problem(data.sources.values()):
+    with every_problem(data.sources.values(), gaps=True):
         surveys = survey_silos(data.sources, **fit.reading)
     study, _, _ = fit.study_of(surveys, None)
     if not run.ledgers:

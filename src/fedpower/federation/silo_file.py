@@ -229,7 +229,7 @@ def open_silo(
     private, name, treatment = study.is_private, silo_file.name, study_file.treatment
     sources = {name: silo_file.source(study_file)}
     moment: LocalMoment | Survey
-    with every_problem(sources.values()):
+    with every_problem(sources.values(), gaps=treatment is None):
         if treatment is None:
             moment = survey_silos(sources, fingerprinted=private)[name]
         else:

@@ -118,20 +118,16 @@ class PrivacyStatement:
 
     @property
     def brief(self) -> str:
-        if not self.is_private:
+        """The promise in one sentence: ε and δ, of whom, against whom."""
+        if self.leak is not None:
             return str(self)
-        first, *others = (
-            f"{row.observer}: epsilon={row.epsilon:.4g}, delta={row.delta:g}" for row in self.protections
+        if not self.is_private:
+            return "NOT PRIVATE (ε = ∞): exact numbers left every silo."
+        worst = max(self.protections, key=lambda row: row.epsilon)
+        promise, thing = in_symbols(worst.epsilon, self.delta), self.unit.split()[1]
+        return (
+            f"Privacy: {promise} per {thing}, against {worst.observer.partition(' and ')[0]} and the public."
         )
-        noted = {0: "", 1: ", a note"}.get(len(self.notes), f", {len(self.notes)} notes")
-        lines = (
-            f"Private: {self.unit}; noise mode {self.mode!r}, requested epsilon={self.asked_epsilon:g} at "
-            f"delta={self.delta:g}.",
-            f"Against {first}.",
-            f"Against {'; '.join(others)}.",
-            f"For who sees what, what is public{noted} and the assumptions, see privacy.txt.",
-        )
-        return "\n".join(lines)
 
     def __str__(self) -> str:
         if self.leak is not None:
@@ -154,6 +150,11 @@ class PrivacyStatement:
         lines += _listed("Notes", map(as_sentence, self.notes))
         lines += _listed("Assumptions", map(as_sentence, self.assumptions))
         return "\n".join(lines)
+
+
+def in_symbols(epsilon: float, delta: float) -> str:
+    """Return ε = 1, δ = 1e-6."""
+    return f"ε = {epsilon:.3g}, δ = {delta:.3g}".replace("e-0", "e-")
 
 
 def as_sentence(clause: str) -> str:

@@ -27,7 +27,7 @@ class Pooled:
         """Return the moment corrected for missing cells, with what a code book warns of."""
         if book is None:
             return self
-        known = np.diagonal(self.moment) > _CLEAR * self.noise_std
+        known = np.diagonal(self.covariance) > _CLEAR * self.noise_std
         remarks = (*self.remarks, *book.warnings(known.tolist()))
         if book.present is None or (book.present == 1.0).all():
             return replace(self, remarks=remarks)

@@ -1,4 +1,4 @@
-"""What a table holds, for the eyes of its owner: types, missing cells, levels, doubtful columns."""
+"""What a table holds, for its owner only: types, missing cells, levels, doubtful columns."""
 
 from __future__ import annotations
 
@@ -129,11 +129,11 @@ def _doubts(look: ColumnLook, numbers: Vector) -> Iterator[str]:
     if look.type == "date":
         yield "needs a public origin and unit"
     if look.n_odd:
-        yield f"{look.n_odd} cells are no {'dates' if look.type == 'date' else 'numbers'}"
+        yield f"{look.n_odd} cells are not {'dates' if look.type == 'date' else 'numbers'}"
     if look.levels is not None and len(look.levels) == 1 and look.n_rows > 1:
         yield "constant"
     if _is_whole(numbers) and look.levels and 1 < len(look.levels) <= _FEW:
-        yield "few different: perhaps levels"
+        yield "few values: perhaps levels"
 
 
 def _suspicions(name: str | None, numbers: Vector) -> Iterator[str]:
@@ -141,7 +141,7 @@ def _suspicions(name: str | None, numbers: Vector) -> Iterator[str]:
     if name is not None and _is_named_like_an_id(name):
         yield "named like an id"
     if _is_whole(numbers) and np.unique(numbers).size == numbers.size:
-        yield "all different, as an id is"
+        yield "different in every row"
 
 
 def _is_whole(numbers: Vector) -> bool:

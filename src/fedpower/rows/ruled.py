@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain
+from os.path import exists
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from fedpower.exceptions import CellError, InputError
 from fedpower.rows.source import Extra, RowSource, match_columns
 from fedpower.rows.tables import Table, TableSource, refuse_first
 from fedpower.rows.units import UnitRows, by_unit, features_of, keys_of
-from fedpower.rules.expressions import Cells, Problem, compiled, item_codes, problems_in, staged
+from fedpower.rules.expressions import MISSING, Cells, Problem, compiled, item_codes, problems_in, staged
 from fedpower.rules.rules import KNOWN, SECONDS, Rule, TableRules, require_alone
 from fedpower.values import Vector, pl, require_distinct, shown
 
@@ -97,9 +100,25 @@ def rules_of_source(source: RowSource) -> TableRules | None:
 # --- problems ---------------------------------------------------------------------------------------------
 
 
+_KINDS = {
+    MISSING: "missing cells",
+    "dates or times": "dates",
+    "an infinite value": "infinite values",
+    "a larger one": "integers of 2^53 or more",
+    "one with a comma": "decimal commas",
+    "one with a point": "decimal points",
+    "other words": "words that are not in the rule",
+    "text": "text",
+}
+"""Short names of problems, by what cells are."""
+
+
 @contextmanager
-def every_problem(sources: Iterable[RowSource]) -> Iterator[None]:
-    """Let a table that is refused while it is read be refused with all problems of all tables."""
+def every_problem(sources: Iterable[RowSource], *, gaps: bool = False) -> Iterator[None]:
+    """Let a table that is refused while it is read be refused with all problems of all tables.
+
+    With ``gaps`` missing numbers are no problem.
+    """
     try:
         yield
     except CellError:
@@ -107,21 +126,28 @@ def every_problem(sources: Iterable[RowSource]) -> Iterator[None]:
         for source in map(features_of, sources):
             if isinstance(source, TableSource):
                 tables.setdefault(id(stored_table(source)), source)  # once for all groups of one table
-        problems = {stored_table(source).name: _problems_of(source) for source in tables.values()}
+        problems = {stored_table(source).name: _problems_of(source, gaps=gaps) for source in tables.values()}
         problems = {name: own for name, own in problems.items() if own}
-        count = sum(map(len, problems.values()))
-        if count < 2:
+        if sum(map(len, problems.values())) < 2:
             raise
-        listed = [line for name, own in problems.items() for line in (f"{name}:", *(f"  {x}" for x in own))]
-        where = "1 table" if len(problems) == 1 else f"{len(problems)} tables"
-        message = (
-            f"tables must hold only what rules cover, got {count} problems in {where}; fix the cells, "
-            "agree on rules in a code book (`fedpower inspect FILE --draft codebook.toml`), or drop columns:"
-        )
-        raise CellError("\n".join([message, *listed])) from None
+        kinds: dict[str, dict[str, None]] = {}
+        for column, problem, _ in chain.from_iterable(problems.values()):
+            kinds.setdefault(_KINDS.get(problem.got, "other cells"), {})[column] = None
+        sizes = {"column": len(set(chain(*kinds.values()))), "table": len(problems)}
+        where = " in ".join(f"{size} {thing}{'s' * (size > 1)}" for thing, size in sizes.items())
+        lines = [f"cells of {where} need rules:"]
+        lines += [f"  {kind}: {shown([*named])}" for kind, named in kinds.items()]
+        if any(rules_of_source(source) for source in tables.values()):
+            lines.append("Change their rules in the code book.")
+        else:
+            files = " ".join(map(shlex.quote, problems)) if all(map(exists, problems)) else "FILES"
+            lines.append(f"Draft them with: fedpower inspect {files} --draft codebook.toml")
+        details = {name: tuple(sentence for *_, sentence in own) for name, own in problems.items()}
+        raise CellError("\n".join(lines), details) from None
 
 
-def _problems_of(source: TableSource) -> list[str]:
+def _problems_of(source: TableSource, *, gaps: bool) -> list[tuple[str, Problem, str]]:
+    """Return the problems of a table: the column, what is wrong, and a sentence about it."""
     table = stored_table(source)
     rules = (rules_of_source(source) or TableRules(rules=()).completed(source.columns)).rules
     rules = tuple(rule for rule in rules if rule.kind != "drop")
@@ -130,13 +156,16 @@ def _problems_of(source: TableSource) -> list[str]:
     problems: dict[tuple[str, str, str], tuple[str, Problem, int, int]] = {}
     row = 0
     for part, _, batch in table.batches(columns, _ROWS, numbers=numbers):
-        plan = [compiled(rule, part.cells, batch.schema) for rule in rules]
+        plan = [compiled(rule, part.cells, batch.schema, gaps=gaps) for rule in rules]
         for rule, problem, count, first in problems_in(staged(batch, plan), plan):
             key = (rule.column, problem.must, problem.got)
             called, known, total, at = problems.get(key, (rule.called, problem, 0, row + first + 1))
             problems[key] = (called, known, total + count, at)
         row += len(batch)
-    return [problem.sentence(called, count=count, row=at) for called, problem, count, at in problems.values()]
+    return [
+        (column, problem, problem.sentence(called, count=count, row=at))
+        for (column, *_), (called, problem, count, at) in problems.items()
+    ]
 
 
 # --- tables of one rating per row -------------------------------------------------------------------------

@@ -104,7 +104,8 @@ def compiled(
     problems = list(column.problems)
     counts_for_nothing = gaps and rule.may_have_gaps
     if not (rule.covers_missing or counts_for_nothing) and rule.features:
-        advice = 'give it missing = "offset" or a value in a code book, or drop it'
+        number = 'give its rule a number for them (missing = 120), or missing = "offset" and a range'
+        advice = 'give its rule missing = "other"' if rule.kind == "levels" else number
         problems.append(Problem("hold finite numbers", MISSING, column.missing, advice))
     values: list[pl.Expr] = []
     if rule.kind == "rating":

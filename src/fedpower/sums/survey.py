@@ -372,7 +372,7 @@ def _counted(
 
 # --- what a silo's own operator is shown about its rows, and nobody else ----------------------------------
 
-ONLY_YOU = "(for your eyes only)"
+ONLY_YOU = "(only you see this)"
 
 _FAR = 2.0  # scales between a column's mean and the others'
 _NARROW = 20.0  # or how many times less it spreads than they do, elsewhere than around their mean
