@@ -335,7 +335,7 @@ node request study.toml west | got 'west'
 node request study.toml north | must be new or empty
 node sign occupied study.toml | occupied must be an authority
 node renew nowhere study.toml | nowhere must be an authority
-node accept occupied study.toml | must hold the request that was signed and no other, got 0
+node accept occupied study.toml | must hold exactly one request, the signed one, got 0
 node status occupied | must be a kit
 """
 """Each a command and a part of its sentence."""

@@ -165,7 +165,7 @@ def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_dec
     connection.close()
     refused = run("fit", *words, "-o", "three")
     assert refused.exit_code == 2
-    assert "'north' must be those that its ledger knows as version '1', got others" in refused.stderr
+    assert "'north' must match version '1' in its ledger, got other data" in refused.stderr
     third = fit("three", "--data-version", "north=2")
     assert third[0] != first[0]
     assert third[1] != first[1]

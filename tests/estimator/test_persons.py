@@ -159,7 +159,7 @@ def test_persons_whose_sums_cannot_be_noised_are_refused(silos):
     frame = visits(3, 30)
     often = pd.concat([frame.assign(patient_id="P0")] * 60 + [frame])
     model = fed_pca(1, epsilon=1.0, unit="patient_id", noise="step", standardize=False, **TOLD)
-    with pytest.raises(InputError, match="must have 64 rows a person at most"):
+    with pytest.raises(InputError, match="must have at most 64 rows per person"):
         model.fit_silos([often])
     with pytest.warns(NoiseWarning):
         assert model.set_params(noise="covariance").fit_silos([often]).n_samples_seen_ == 31

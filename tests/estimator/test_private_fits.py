@@ -137,7 +137,7 @@ def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts):
     )
     unbounded = {name: local_moment(part, RowTreatment(), rank=2, steps=2) for name, part in sources.items()}
     for terms in (study, replace(study, treatment=RowTreatment().digest())):
-        with pytest.raises(InputError, match="must be treated as the private study says"):
+        with pytest.raises(InputError, match="must have the treatment of the private study"):
             federate(unbounded, settings=replace(settings, study=terms), rng=np.random.default_rng(0))
 
 

@@ -207,7 +207,7 @@ def test_a_study_asked_again_while_a_silo_is_away_charges_nothing(tables, tmp_pa
         silos.finish(first)
         spent = silos.charges()
         if tables == PREPARED:
-            with pytest.raises(RefusedError, match="ask the same questions again"):
+            with pytest.raises(RefusedError, match="repeat the same questions"):
                 drive(again, silos, lost="south", before=["enrol"])
         else:
             drive(again, silos, lost="south", before=["enrol"])

@@ -99,7 +99,7 @@ def test_what_was_agreed_to_is_accepted_and_anything_else_refused(tmp_path):
     exact = write_study(tmp_path, privacy=EXACT)
     others = write_study(tmp_path, silos={"names": ["south", "east"]})
     for terms, given, sentence in (
-        ("epsilon = 0.9", study, "agrees to epsilon=0.9 at most, got a study with 1"),
+        ("epsilon = 0.9", study, "agrees to epsilon of at most 0.9, got a study with 1"),
         ("delta = 1e-7", study, "agrees to delta=1e-07 at most, got a study with 1e-06"),
         ("min_silos = 3", study, "agrees to min_silos=3 at least, got a study with 2"),
         ("epsilon = 5.0", exact, "epsilon=5 at most, got a study with inf"),
@@ -119,7 +119,7 @@ def test_a_study_is_agreed_to_by_its_whole_hash(tmp_path):
         with pytest.raises(ProtocolError, match=f"agreed to the study {other}, got the study {digest}; read"):
             check_agreed(tmp_path, f'study = "{other}"', study)
     for shortened in (digest[:12], digest[:63], digest + "0", digest.upper(), f" {digest}", ""):
-        with pytest.raises(ProtocolError, match="must be all 64 digits of its hash") as refused:
+        with pytest.raises(ProtocolError, match="must be the full hash of the study, 64 digits") as refused:
             check_agreed(tmp_path, f'study = "{shortened}"', study)
         assert f'paste study = "{digest}"' in str(refused.value)
 
@@ -133,7 +133,7 @@ def test_what_is_agreed_to_is_what_all_attempts_at_a_secure_sum_can_spend(tmp_pa
     with pytest.raises(ProtocolError) as refused:
         check_agreed(tmp_path, "epsilon = 1.0", study())
     reported = str(refused.value)
-    assert "agrees to epsilon=1 at most, got a study that can spend 1.81" in reported
+    assert "agrees to epsilon of at most 1, got a study that can spend 1.81" in reported
     assert "in 3 attempts at a secure sum of 1 each" in reported
     advised = float(reported.split("epsilon<=")[1].split(maxsplit=1)[0])
     check_agreed(tmp_path, "epsilon = 1.0", study(epsilon=advised))
@@ -450,7 +450,7 @@ def test_a_second_vault_does_not_take_the_socket_of_the_first(tmp_path):
     place = tmp_path / "vault.sock"
     first = vault_module._listener(place)
     first.listen(1)
-    with pytest.raises(InputError, match="got another that does already"):
+    with pytest.raises(InputError, match="got another that already listens"):
         vault_module._listener(place)
     assert place.is_socket()
     first.close()

@@ -17,7 +17,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "name with a slash": ({"name": "a/b"}, "lower-case letters, digits and inner dashes.*got 'a/b'"),
     "unknown table": ({"colour": {}}, "must have known keys only, got 'colour'; did you mean 'columns'"),
     "a column of no name": ({"columns": {"names": ["a", ""]}}, "columns must be a list of names"),
-    "a column twice": ({"columns": {"names": ["a", "a"]}}, "different names, got 'a'; it is there twice"),
+    "a column twice": ({"columns": {"names": ["a", "a"]}}, "different names, got 'a'; it occurs twice"),
     "components of too many": ({"components": {"n_components": 6}}, "from 1 to .*5, a fraction"),
     "no epsilon": ({"privacy": {"epsilon": None}}, "must have 'epsilon', got none"),
     "no delta": ({"privacy": {"delta": None}}, "delta must be agreed on before the silos enrol"),

@@ -48,8 +48,8 @@ def test_a_refusal_is_one_sentence_that_says_what_is_left_which_fits_exactly(led
     with pytest.raises(BudgetError) as refusal:
         ask(ledger, "too much", never, mu=mu_of(0.9, DELTA))
     found = re.fullmatch(
-        r"this release would spend epsilon=0\.9 but silo 'north' has (\S+) left at delta=1e-06; "
-        r"ask for epsilon<=(\S+), leave 'north' out or have its operator raise the cap",
+        r"this release needs epsilon=0\.9 but silo 'north' has (\S+) left at delta=1e-06; "
+        r"use epsilon<=(\S+), leave 'north' out or have its operator raise the cap",
         str(refusal.value),
     )
     assert found

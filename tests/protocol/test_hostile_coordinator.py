@@ -143,7 +143,7 @@ def test_a_new_version_is_a_new_question_and_a_new_charge(study, tmp_path):
     with Ledger.create(tmp_path / "wide.db", epsilon=10.0, delta=DELTA) as ledger:
         first = sent(private_silo(study, ledger), steps(0))
         other = {"rows": bounded_rows(seed=1), "fingerprint": "other rows"}
-        with pytest.raises(LedgerError, match="must be those that its ledger knows as version '1'"):
+        with pytest.raises(LedgerError, match="must match version '1' in its ledger"):
             private_silo(study, ledger, **other)
         changed = private_silo(study, ledger, **other, version="2")
         assert sent(changed, steps(0)) != first

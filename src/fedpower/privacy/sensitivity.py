@@ -241,7 +241,7 @@ def noise_for(
     if honest < 1:
         raise InputError(
             f"a secure sum must have more silos than the {colluders} that may collude, got {m}; "
-            "bring more silos or declare fewer colluders"
+            "add silos or declare fewer colluders"
         )
     groups = sensitivity.groups
     least = REAL_SHARE if sensitivity.real else 1 if colluders is None else WIDE_SHARE
