@@ -174,20 +174,14 @@ class Iterative(Upload):
 
     noises: ClassVar[tuple[str, ...]] = ("none", "covariance", "step", "paper")
 
-    n_steps: int | None = setting(
-        None, "Total power steps; by default until --tol is reached.", "count", "paper"
-    )
+    n_steps: int | None = setting(None, "Total power steps; by default until --tol.", "count", "paper")
     tol: float = setting(1e-9, "Stop when a round changes the subspace by sin θ ≤ this.", "tol", "solver")
     max_rounds: int = setting(500, "Stop after this many rounds.", "count", "solver")
     n_participants: int | None = setting(
         None, "Silos per round; all by default.", "count", "paper", section="rounds", option="--participants"
     )
     participation: Literal["sampled", "first"] = setting(
-        "sampled",
-        "Sample them, or take the first to answer.",
-        ("sampled", "first"),
-        "paper",
-        section="rounds",
+        "sampled", "Draw them, or use the first to answer.", ("sampled", "first"), "paper", section="rounds"
     )
 
 
@@ -234,15 +228,11 @@ class PowerMethod(Iterative):
     name: ClassVar[str] = "fedpower"
     schedule: Any = setting("every", "Steps that end with a round, e.g. 2,4,5.", None, "paper")
     local_steps: int = setting(1, "Power steps between two rounds.", "count", "paper")
-    drift_correction: bool = setting(
-        False, "Correct local steps for differences between silos.", "flag", "paper"
-    )
+    drift_correction: bool = setting(False, "Correct local steps for silo differences.", "flag", "paper")
     alignment: str = setting(
         "procrustes", "How bases are rotated before averaging.", ("procrustes", "sign", "identity"), "paper"
     )
-    reference: str = setting(
-        "first", "The basis they are rotated to.", ("first", "active", "broadcast"), "paper"
-    )
+    reference: str = setting("first", "Basis to rotate to.", ("first", "active", "broadcast"), "paper")
 
 
 Solver = Upload | Krylov | PowerMethod
@@ -373,10 +363,7 @@ class Noise(_Value, kw_only=False):
     """
 
     kind: NoiseKind = setting(
-        "auto",
-        "What receives noise; auto takes what should be most accurate.",
-        get_args(NoiseKind),
-        "privacy",
+        "auto", "What receives noise; auto predicts the most accurate.", get_args(NoiseKind), "privacy"
     )
     energy: float | None = setting(
         None, "Expected share of variance of the components; lets auto clip.", "share", "privacy"
@@ -399,14 +386,9 @@ class Options(_Value):
         None, "Number, fraction of variance, or auto.", section="components", option="-k --components"
     )
     epsilon: float = setting(
-        1.0,
-        "Privacy budget of each silo; 1 is usual, inf is exact and NOT private.",
-        "positive",
-        section="privacy",
+        1.0, "Budget of each silo; 1 is usual, inf is exact and NOT private.", "positive", section="privacy"
     )
-    delta: float | None = setting(
-        None, "δ of (ε, δ); by default from the number of rows.", "share", "privacy"
-    )
+    delta: float | None = setting(None, "δ of (ε, δ); by default from row counts.", "share", "privacy")
     center: bool = setting(
         True, "Centre on the pooled mean (default), also after --center-file.", "flag", "rows"
     )
@@ -423,12 +405,10 @@ class Options(_Value):
     solver: Any = setting(
         "auto", "How components are found; auto chooses and gives the reason.", SOLVERS, "solver"
     )
-    device: str | None = setting(
-        None, "PyTorch device for the silos' computations, e.g. cuda.", "text", "running"
-    )
+    device: str | None = setting(None, "PyTorch device of the silos, e.g. cuda.", "text", "running")
     random_state: Any = setting(
         None,
-        "Seed of the start basis and sampling; never of noise.",
+        "Seed of start and sampling; never of noise.",
         None,
         "running",
         section="solver",

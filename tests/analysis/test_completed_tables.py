@@ -200,7 +200,7 @@ def test_what_a_table_of_one_rating_a_row_may_not_hold_is_refused():
     refused("must name the person in every row", lambda: model.fit_silos({"all": nobody}))
     refused("got 'when'", lambda: model.fit_silos({"all": table.assign(when=1.0)}))
     by_unit = FedCovariance(epsilon=float("inf"), codebook=book(LONG), unit="user")
-    refused("must have one row a person to be given unit", lambda: by_unit.fit_silos({"all": table}))
+    refused("must have one row per person to be used with unit", lambda: by_unit.fit_silos({"all": table}))
 
 
 def test_ratings_are_never_prepared_and_completion_takes_nothing_else():

@@ -205,7 +205,7 @@ def test_a_typed_file_is_refused_by_its_columns(ending, tmp_path):
     assert re.search("column 'city' of .* must hold numbers, got .* at row 1;", refused(path))
     if ending == ".parquet":
         write(pa.table([[1], [2]], names=["u", "u"]), path)
-        assert "must have distinct column names, got one more than once" in refused(path)
+        assert "must have distinct column names, got a repeated name" in refused(path)
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "csr npz", "parquet", "feather", "csv.gz"])

@@ -95,7 +95,7 @@ def test_the_statement_says_what_is_protected_and_what_is_not(by_edge):
     assert "one row of one silo" in str(model.privacy_)
     assert "Every edge is in the rows of both its nodes" in str(model.privacy_)
     assert model.rates_ is None
-    told = "The mean weight of a pair of nodes is not known: rows were protected"
+    told = "The mean weight of a pair of nodes is unknown, because rows were scaled"
     assert any(each.startswith(told) for each in model.analysis_.account().sentences)
     assert model.release_.silo_sizes["silo-1"] == D
 

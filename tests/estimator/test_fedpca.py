@@ -160,7 +160,7 @@ def test_hard_rows_have_the_variances_that_scikit_learn_finds(rows):
         (["nowhere.csv"], "nowhere.csv"),
         (["a/x.csv", "b/x.csv"], "'x' more than once"),
         ([np.array([[1.0, np.nan], [2.0, 3.0]])], "row 1"),
-        ([np.ones((1, 3))], "centring needs at least 2 rows, got n_samples = 1"),
+        ([np.ones((1, 3))], "centring must have at least 2 rows, got n_samples = 1"),
     ],
 )
 def test_silos_that_cannot_be_used_are_refused_in_one_sentence(silos, sentence):

@@ -193,7 +193,7 @@ def test_a_declared_version_is_charged_and_stated_alike_in_both_worlds(parts, tm
     assert fact in model.privacy_.public
     assert fact in str(model.privacy_)
     assert "version" not in str(fed_pca(2, **OPTIONS).fit_silos(parts).privacy_)
-    with pytest.raises(InputError, match="data_version and data_set must go with ledgers"):
+    with pytest.raises(InputError, match="data_version and data_set must be used with ledgers"):
         fed_pca(2, **OPTIONS).fit_silos(parts, data_version="2")
 
 

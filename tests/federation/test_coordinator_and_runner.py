@@ -103,7 +103,7 @@ def test_what_is_no_answer_is_reported_and_not_kept(asking):
         ("north", b"", "must hold a message, got none"),
         ("south", answer + bytes(10**7), "must hold a message, got none"),
         ("east", answer[:-1], "must"),
-        ("west", answer, "must be its silo's own, got another's"),
+        ("west", answer, "must come from the silo that it names"),
     ):
         arrived = asking.take(silo, content=content)
         assert isinstance(arrived, Unreadable)
@@ -274,7 +274,7 @@ ENDS: list[tuple[Exception, str, bool, str]] = [  # what fails where, whether an
     (ProtocolError("round 1 needs 3 answers"), "_drive", True, "round 1 needs 3 answers"),
     (
         RefusedError("silo 'north' refused: no budget is left"), "_drive", False,
-        "silo 'north' refused: no budget is left; what was released stays recorded: fix that and run again "
+        "silo 'north' refused: no budget is left; releases stay recorded: fix the problem and run again "
         "with --resume",
     ),
     (ZeroDivisionError("of a number"), "_drive", False, "the coordinator failed; see its log"),
@@ -414,7 +414,7 @@ def test_a_reply_that_is_none_or_an_error_is_reported_in_a_sentence_that_steers_
         links.session().start("x")
     assert "\x1b" not in str(refused.value)
     for reply in (b"", b"[1]\n", b"\xff\xfe\n"):
-        with pytest.raises(ProtocolError, match="must answer as fedpower does, got something else"):
+        with pytest.raises(ProtocolError, match="must run fedpower, got something else"):
             Answering(reply).session().status()
     for links in (Answering(), Answering(b'{"connected": []}\n', late=1)):
         with pytest.raises(CoordinatorLostError):

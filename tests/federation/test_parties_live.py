@@ -48,7 +48,7 @@ def test_a_node_needs_a_vault():
         [sys.executable, "-m", "fedpower.federation.node"], capture_output=True, text=True, check=False
     )
     assert node.returncode != 0
-    assert "must be started by `fedpower node start`" in node.stderr
+    assert "must be started with `fedpower node start`" in node.stderr
     assert "Traceback" not in node.stderr
 
 

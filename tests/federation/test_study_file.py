@@ -20,32 +20,35 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a column twice": ({"columns": {"names": ["a", "a"]}}, "different names, got 'a'; it occurs twice"),
     "components of too many": ({"components": {"n_components": 6}}, "from 1 to .*5, a fraction"),
     "no epsilon": ({"privacy": {"epsilon": None}}, "must have 'epsilon', got none"),
-    "no delta": ({"privacy": {"delta": None}}, "delta must be agreed on before the silos enrol"),
+    "no delta": ({"privacy": {"delta": None}}, "delta must be in the study"),
     "no bound": (
         {"rows": {"row_norm": None}, "columns": {"scale": [1.0] * 5}},
-        "must bound the norm of a row, got neither",
+        "must bound row norms, got neither",
     ),
     "unknown key": ({"solver": {"momentum": 1}}, "got 'momentum'; its keys are solver, "),
     "min silos too many": ({"rounds": {"min_silos": 4}}, "must be at most the 3 silos, got 4"),
     "grace beyond the deadline": ({"rounds": {"grace": 61.0}}, "between 0 and the deadline of 60 s"),
-    "a silo's path": ({"silos": {"names": ["../x"]}}, "inner dashes, 63 at most, got '../x'"),
+    "a silo's path": ({"silos": {"names": ["../x"]}}, "and inner dashes, got '../x'"),
     "port too large": ({"coordinator": {"port": 65536}}, "port must be between 1 and 65535, got 65536"),
     "no keys": ({"privacy": SECURE}, "must have more silos than the 1 that may collude, got "),
     "a stranger's key": (
         {"privacy": SECURE, "identities": KEYS | {"west": "5" * 64}},
         r"\[identities\].*must name the study's silos, got 'west'",
     ),
-    "no key": ({"privacy": SECURE, "identities": KEYS | {"east": "?"}}, "must be 64 hexadecimal digits"),
+    "no key": (
+        {"privacy": SECURE, "identities": KEYS | {"east": "?"}},
+        "must be 64 lower-case hexadecimal digits",
+    ),
     "a key twice": ({"privacy": SECURE, "identities": KEYS | {"east": "1" * 64}}, "got one twice"),
     "no attempts": (
         {"privacy": SECURE | {"attempts": 0}, "identities": KEYS},
         "attempts must be at least 1, got 0",
     ),
-    "rules of other columns": ({"rules": {"height": "number"}}, "must be of the columns in"),
+    "rules of other columns": ({"rules": {"height": "number"}}, "must be for columns in"),
     "a reserved level": ({"rules": {"age": {"levels": ["F", "other"]}}}, "without 'other'"),
     "attempts at nothing": (
         {"privacy": {"attempts": 2}},
-        r"attempts in \[privacy\] .* must go with aggregation",
+        r"attempts in \[privacy\] .* must be used with aggregation",
     ),
 }
 

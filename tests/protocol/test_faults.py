@@ -161,7 +161,7 @@ def test_sampled_draws_weigh_in_expectation_as_everyone_does():
 
 @pytest.mark.parametrize("count", [0, 4, -1])
 def test_an_impossible_number_of_participants_is_refused(count):
-    with pytest.raises(InputError, match="n_participants must lie between 1 and the 3 silos"):
+    with pytest.raises(InputError, match="n_participants must be between 1 and the 3 silos"):
         SiloSampler(sizes=ROWS, rng=np.random.default_rng(0), n_participants=count)
 
 

@@ -140,7 +140,7 @@ def test_a_saved_identity_is_private_never_overwritten_and_the_same_when_read(tm
 
 def test_files_that_are_no_private_identity_are_refused(tmp_path):
     path, crypto = tmp_path / "north.pem", require_cryptography()
-    with pytest.raises(InputError, match="must be a file that can be read"):
+    with pytest.raises(InputError, match="must be a readable file"):
         Identity.load(path)
     Identity.new().save(path)
     path.chmod(0o644)

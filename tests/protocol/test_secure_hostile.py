@@ -78,7 +78,7 @@ LIES = {
     "a silo twice": (lambda s: replace(s, members=(*s.members, s.members[0])), "each once"),
     "a silo four times": (lambda s: replace(s, members=s.members[:1] * 4), "each once"),
     "another order": (lambda s: replace(s, members=s.members[::-1]), "each once"),
-    "one silo": (lambda s: replace(s, members=s.members[:1]), "the 2 silos that the study asks for"),
+    "one silo": (lambda s: replace(s, members=s.members[:1]), "at least 2 silos"),
     "no silo": (lambda s: replace(s, members=()), "got 0"),
     "without it": (lambda s: replace(s, members=s.members[1:]), "have it with its number of rows"),
     "another size of it": (lambda s: put(s, member("north", 299)), "have it with its number of rows"),

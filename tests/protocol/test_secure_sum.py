@@ -393,7 +393,7 @@ def test_sessions_that_cost_nobody_anything_do_not_count_and_still_come_to_an_en
     assert drive(coordinator, there).sizes == SIZES
     assert charges(there) == [1] * 4
     there = parties(once)
-    with pytest.raises(ProtocolError, match="too few were left"):
+    with pytest.raises(ProtocolError, match="got fewer; reconnect the others"):
         interrupted(coordinator_of(once, run="hopeless"), there, MOST_FREE_SESSIONS)
     assert charges(there) == [0] * 4
 

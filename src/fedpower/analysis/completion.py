@@ -1,4 +1,4 @@
-"""``Completion``: what empty cells would hold, from the released covariance of those that are not."""
+"""``Completion``: predictions of missing ratings from a released covariance of ratings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY
@@ -26,7 +26,7 @@ _LEAST_COUNT = 1e-12  # of pairs' shares, without noise: nobody rated both
 
 
 class Filled(NamedTuple):
-    """Rows without empty cells, and intervals for those that were empty."""
+    """Rows without empty cells, and intervals for the filled cells."""
 
     values: Array
     low: Array
@@ -34,32 +34,30 @@ class Filled(NamedTuple):
 
 
 class Completion(TransformerMixin, Analysis):
-    """Empty cells predicted from those that are not, through components of the items' covariances.
+    """Prediction of empty cells from the others, with components of the items' covariances.
 
-    The release must be of columns that have rules of kind ``rating``: it then holds, of every pair of items,
-    how many rated both, and the sums and products of their ratings. From these follow the means, the
-    covariances of observed pairs, and the model x = μ + Λf + e of k components. New rows are completed where
-    they are.
+    The columns of the release must have rules of kind ``rating``. It then holds, for every pair of items,
+    how many persons rated both, and the sums and products of their ratings. These give the means, the
+    covariances of observed pairs, and the model x = μ + Λf + e of k components. New rows are filled locally.
 
     Attributes
     ----------
     items_ : ndarray of str of shape (d,)
-        What is rated.
+        The rated items.
     mean_, covariance_ : ndarray
-        Of ratings in their own units: of all who rated an item, and of all who rated both, about the items'
-        means. Noised, and not floored; means are shrunk towards their average as far as their differences
-        are noise.
+        Of ratings in their own units, over all persons who rated an item, or both items of a pair. They
+        contain noise; means are shrunk towards their average by the part of their differences that is noise.
     weight_ : ndarray of shape (d,)
-        The share of all ratings that each item has; items count by its root among the components.
+        Each item's share of all ratings; its square root weights the item in the components.
     components_, explained_variance_ : ndarray
         Axes of the weighted covariance, and its eigenvalues in units of half the ratings' range.
     loadings_ : ndarray of shape (d, n_used)
-        Λ, in the ratings' units: their products are the fitted covariances.
+        Λ, in the ratings' units; their products are the fitted covariances.
     noise_variance_ : ndarray of shape (d,)
         The variances of e, in the ratings' units squared.
     n_used_ : int
-        How many components are used: k, or those before the first that noise alone could show. With none,
-        cells are filled with means.
+        Number of components in use: k, or fewer where noise could explain the rest. With none, means fill
+        the cells.
 
     Examples
     --------
@@ -80,7 +78,9 @@ class Completion(TransformerMixin, Analysis):
     kind = "complete"
     needs_covariance = False
 
-    n_components: int = base.components("Number of components, at most: noise must not be able to show them.")
+    n_components: int = base.components(
+        "Largest number of components; those that noise can explain are left out."
+    )
     _: KW_ONLY
     level: float = base.level()
 
@@ -142,20 +142,20 @@ class Completion(TransformerMixin, Analysis):
         self.feature_names_in_, self.n_features_in_ = self.items_, d
 
     def transform(self, X: ArrayLike) -> Array:
-        """Return rows with their empty cells filled in: a local computation.
+        """Return rows with their empty cells filled in (computed locally).
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_items)
-            Ratings in their own units, NaN where there is none; a table's columns are found by name.
+            Ratings in their own units, NaN where missing; a table's columns are matched by name.
         """
         return self.intervals(X).values
 
     def intervals(self, X: ArrayLike) -> Filled:
-        """Return rows with their empty cells filled in, and intervals for these.
+        """Return rows with their empty cells filled in, and intervals of the filled cells.
 
-        An interval holds the variation outside the components, the uncertainty of a person's scores, and the
-        noise of the release. Cells that were not empty stay as they are; ``X`` is as for `transform`.
+        Intervals include the variation outside the components, the uncertainty of a person's scores, and the
+        noise of the release. Other cells are unchanged; ``X`` is as in `transform`.
         """
         check_is_fitted(self)
         given = base.new_rows(X, self.items_, "items of the covariance")
@@ -181,23 +181,23 @@ class Completion(TransformerMixin, Analysis):
         deviations = np.sqrt(self.noise_variance_ + np.sum(self.loadings_**2, axis=1))
         yield f"Completion of {count(len(names), 'item')} through {count(used, 'component')}"
         if used:
-            more = "" if used == asked else "; noise alone could show the others"
+            more = "" if used == asked else "; noise could explain the others"
             yield f"{used} of {count(asked, 'component')} {'is' if used == 1 else 'are'} used{more}."
         else:
             yield (
-                "No component is used, for noise alone could show any: empty cells are filled with the "
-                "items' means. Take a larger epsilon, fewer items or more persons."
+                "No component is used, because noise could explain all of them: the items' means fill empty "
+                "cells. Use a larger epsilon, fewer items or more persons."
             )
         yield (
             f"Predictions have a standard deviation of {number(float(np.median(outside)), 3)} for a person "
-            f"who rated much, and of {number(float(np.median(deviations)), 3)} for one who rated nothing: "
-            "medians over items."
+            f"with many ratings, and of {number(float(np.median(deviations)), 3)} for a person without "
+            "ratings (medians over items)."
         )
         yield (
-            "A row that the bound shortens counts for less in all its pairs. Extreme ratings make longer "
-            "rows: if items are few, means are nearer to the middle, and deviations and intervals too small."
+            "Clipped rows count less, and extreme ratings make longer rows. With few items, means are too "
+            "close to the middle, and deviations and intervals too small."
         )
-        yield f"New rows are completed where they are, with intervals of {percent(self.level)}."
+        yield f"New rows are filled locally, with intervals of {percent(self.level)}."
         items = {
             "Item": names,
             "Mean": self.mean_,
@@ -209,7 +209,7 @@ class Completion(TransformerMixin, Analysis):
         if used:
             loadings = {f"pc{place}": values for place, values in enumerate(self.loadings_.T, start=1)}
             yield Table("Loadings", "loadings.csv", {"Item": names, **loadings})
-        caption = "Variances, items weighed by how often they are rated; squares are not used."
+        caption = "Variances, with items weighted by their number of ratings; squares are not used."
         yield base.variance_chart(self.spectrum_, [True] * used, caption)
         yield from base.loadings_chart(self.loadings_.T, names, "Items", "components")
 
@@ -288,9 +288,9 @@ def _spans(release: Covariance) -> Mapping[str, tuple[float, float]]:
     spans = {} if rules is None else rules.spans
     if not spans or 2 * len(spans) != release.n_features:
         got = "other columns too" if spans else "none"
-        raise InputError(f"a covariance must be of ratings, columns with rules of kind 'rating', got {got}")
+        raise InputError(f"the release must have only columns with rules of kind 'rating', got {got}")
     if treatment.center is not None or treatment.scale is not None:
-        raise InputError("a covariance of ratings must be released without offsets and scales, got some")
+        raise InputError("ratings must be released without offsets and scales, got some")
     return spans
 
 

@@ -23,11 +23,11 @@ _LEAST_SAMPLED = 0.01  # (1 − r²)²: one correlation near 1 must not outweigh
 
 
 class FactorAnalysis(Analysis):
-    """Factors behind the columns of a released covariance: x = μ + Λf + u, u of each column its own.
+    """Common factors of the columns of a released covariance: x = μ + Λf + u, with independent u.
 
     Loadings minimise the squared errors of the correlations, each divided by its variance from sampling and
-    noise (minimum residuals). Maximum likelihood takes small eigenvalues for exact, which noise forbids;
-    where the model holds, both come to the same loadings.
+    noise (minimum residuals). Maximum likelihood treats small eigenvalues as exact, which noise rules out;
+    where the model holds, both give the same loadings.
 
     Attributes
     ----------
@@ -36,9 +36,9 @@ class FactorAnalysis(Analysis):
     standard_error_, low_, high_ : ndarray of shape (d, k)
         Of the loadings.
     components_ : ndarray of shape (k, d)
-        Loadings in the rows' own units, as scikit-learn gives them.
+        Loadings in the rows' own units, as in scikit-learn.
     noise_variance_ : ndarray of shape (d,)
-        Each column's own variance, in the rows' own units and divided by n, as scikit-learn's.
+        Each column's own variance, in the rows' own units and divided by n, as in scikit-learn.
     communality_ : ndarray of shape (d,)
         The share of each column's variance that the factors explain.
 
@@ -61,7 +61,7 @@ class FactorAnalysis(Analysis):
     )
     _: KW_ONLY
     rotation: Literal["varimax", "none"] = setting(
-        "varimax", "How factors are made simple; none keeps them on principal axes.", ("varimax", "none")
+        "varimax", "Rotation to simple factors; none keeps principal axes.", ("varimax", "none")
     )
     level: float = base.level()
     sampling: bool = base.sampling()
@@ -106,8 +106,8 @@ class FactorAnalysis(Analysis):
         yield self._interval_sentence()
         if self.n_at_bound_:
             yield (
-                f"{count(self.n_at_bound_, 'column')} would have no variance of its own left (a Heywood "
-                "case): its loadings are at their limit, and not to be trusted."
+                f"The factors explain {count(self.n_at_bound_, 'column')} completely (a Heywood case): such "
+                "loadings are at their limit and not reliable."
             )
         columns: dict[str, Any] = {"Column": self.columns_}
         for place, factor in enumerate(factors):
@@ -116,7 +116,7 @@ class FactorAnalysis(Analysis):
         yield Table("Loadings", "loadings.csv", {**columns, "Communality": self.communality_})
         yield from base.loadings_chart(self.loadings_.T, self.columns_, "Columns", "factors")
         for factor, *ends in zip(factors, self.loadings_.T, self.low_.T, self.high_.T, strict=True):
-            caption = f"{factor.capitalize()}: a line is an interval; a cross has 0 within it."
+            caption = f"{factor.capitalize()}: lines are intervals; a cross marks one that contains 0."
             yield base.interval_chart(f"Loadings of {factor}", self.columns_, *ends, caption=caption)
 
 

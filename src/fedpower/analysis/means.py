@@ -1,4 +1,4 @@
-"""``MeanTests``: which column means are not what they should be, after common factors are removed."""
+"""``MeanTests``: which column means differ from expected values, after common factors are removed."""
 
 import math
 from collections.abc import Mapping
@@ -36,20 +36,20 @@ def _nulls(words: tuple[str, ...]) -> float | dict[str, float]:
 
 
 class MeanTests(Analysis):
-    """Tests of all column means at once, less dependent after common factors are removed [FKSZ19].
+    """Tests of all column means at once; removing common factors makes them less dependent [FKSZ19].
 
     x̄ = μ + Bf̄ + ū + e, with B the loadings of k principal components, f̄ the factors' mean over the rows
-    and e the privacy noise. f̄ is fitted by least squares to the columns whose means are nearest to what
-    they should be; what remains is tested, two-sided, and false discoveries are controlled [BH95].
+    and e the privacy noise. f̄ is fitted by least squares to the columns whose means are nearest to the
+    expected values. The rest is tested, two-sided, and false discoveries are controlled [BH95].
 
     Attributes
     ----------
     mean_, standard_error_, low_, high_ : ndarray of shape (d,)
-        Means less the factors' part, with errors and intervals: sampling and privacy noise.
+        Means without the factors' part, with errors and intervals (sampling and privacy noise).
     statistic_, p_value_, q_value_ : ndarray of shape (d,)
-        z, its two-sided p-value, and that adjusted for the number of columns.
+        z, its two-sided p-value, and the p-value adjusted for the number of columns.
     rejected_ : ndarray of bool of shape (d,)
-        Whether a mean is not what it should be, at a false discovery rate of 1 − level.
+        Whether a mean differs from its expected value, at a false discovery rate of 1 − level.
     noise_share_ : ndarray of shape (d,)
         The share of each squared error that is privacy noise.
 
@@ -70,21 +70,21 @@ class MeanTests(Analysis):
     _: KW_ONLY
     null: Any = setting(
         0.0,
-        "What means should be: a number for all columns, or by column; 0 by default.",
+        "Expected means: a number for all columns, or by column; 0 by default.",
         parse=_nulls,
         multiple=True,
         metavar="[COLUMN=]NUMBER",
     )
     level: float = base.level(help="Level of the intervals; 1 − level is the false discovery rate.")
     null_share: float = setting(
-        0.9, "Share of columns, nearest to null, that the factors' mean is fitted to.", "part", option=None
+        0.9, "Share of columns, nearest to null, that determine the factors' mean.", "part", option=None
     )
 
     def _fit(self, release: Covariance) -> None:
         covariance, self.n_floored_ = base.usable(release)
         d, n, k = release.n_features, release.n_samples, self.n_factors
         null, nearest = self._null_of(release), max(int(np.ceil(self.null_share * d)), 1)
-        must = f"at most {nearest - 1}, below the {nearest} columns that factors are fitted to"
+        must = f"at most {nearest - 1}, below the {nearest} columns that determine factors"
         require(k < nearest, "n_factors", must, k)
         noise = (release.mean_noise_std * release.units) ** 2
         away = release.mean - null
@@ -126,15 +126,15 @@ class MeanTests(Analysis):
         factors = f", {count(self.n_factors, 'factor')} removed" if self.n_factors else ""
         yield f"Tests of {means}{factors}"
         yield (
-            f"{int(self.rejected_.sum())} of {means} are not what they should be; "
-            f"at most {percent(1 - self.level)} of these findings are expected to be false."
+            f"{int(self.rejected_.sum())} of {means} differ from their expected values; "
+            f"at most {percent(1 - self.level)} of these findings should be false."
         )
         noise = float(np.median(self.noise_share_))
         yield f"Privacy noise makes up {percent(noise)} of the squared error of the median column."
         columns = {
             "Column": self.columns_,
             "Mean": self.mean_,
-            "Should be": self.null_,
+            "Expected": self.null_,
             **self._interval_columns(),
             "p": self.p_value_,
             "q": self.q_value_,
@@ -142,6 +142,6 @@ class MeanTests(Analysis):
         }
         yield Table("Means", "means.csv", columns)
         differences = (ends - self.null_ for ends in (self.mean_, self.low_, self.high_))
-        caption = "A line is an interval of the difference; a cross has 0 within it."
-        title = "How far means are from what they should be"
+        caption = "Lines are intervals of the difference; a cross marks one that contains 0."
+        title = "Differences of means from their expected values"
         yield base.interval_chart(title, self.columns_, *differences, caption=caption)

@@ -1,4 +1,4 @@
-"""``ProcessMonitor``: limits for new rows, from a released covariance; rows are flagged where they are."""
+"""``ProcessMonitor``: limits for new rows, from a released covariance; rows are checked locally."""
 
 from dataclasses import KW_ONLY
 from functools import partial
@@ -21,23 +21,21 @@ from fedpower.report.text import count, number, percent
 
 
 class ProcessMonitor(OutlierMixin, Analysis):
-    """Hotelling's T² within k components and the squared prediction error (SPE) beyond them, with limits.
+    """Limits of Hotelling's T² within k components and of the squared prediction error (SPE) outside them.
 
-    Columns are standardised by the released deviations. New rows are checked where they are: nothing of
-    them leaves.
+    Columns are standardized by the released deviations. New rows are checked locally and never leave.
 
     Attributes
     ----------
     components_, explained_variance_ : ndarray
-        Axes of standardised columns, and the variances that T² divides by: without what noise adds to
-        them.
+        Axes of standardized columns, and the variances in T², without the part that noise adds.
     t2_limit_ : float
-        k(n² − 1)/(n(n − k)) F_{k, n−k}, of one further row [J91].
+        k(n² − 1)/(n(n − k)) F_{k, n−k}, for one further row [J91].
     spe_limit_ : float
-        gχ²_h, with g = θ₂/θ₁, h = θ₁²/θ₂ of the remaining variances [B54]; what noise adds to θ₂ is
-        subtracted.
+        gχ²_h, with g = θ₂/θ₁, h = θ₁²/θ₂ of the remaining variances [B54], without the part that noise
+        adds to θ₂.
     component_angles_, subspace_angles_ : ndarray of shape (k,)
-        Degrees that each component, and each leading subspace, may be off at 90% confidence.
+        Bounds at 90% confidence, in degrees, on the error of each component and leading subspace.
 
     Examples
     --------
@@ -87,7 +85,7 @@ class ProcessMonitor(OutlierMixin, Analysis):
         return float(np.mean(np.concatenate(squares)))
 
     def statistics(self, X: ArrayLike) -> Array:
-        """Return T² and SPE of rows, a column each: a local computation.
+        """Return T² and SPE of rows in two columns (computed locally).
 
         Parameters
         ----------
@@ -102,7 +100,7 @@ class ProcessMonitor(OutlierMixin, Analysis):
         return np.column_stack([t2, np.sum(residuals**2, axis=1)])
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Return −1 for rows beyond either limit and 1 for others, as scikit-learn's detectors do."""
+        """Return −1 for rows beyond a limit and 1 for others, like scikit-learn's outlier detectors."""
         beyond = self.statistics(X) > [self.t2_limit_, self.spe_limit_]
         return np.where(beyond.any(axis=1), -1, 1)
 
@@ -110,22 +108,22 @@ class ProcessMonitor(OutlierMixin, Analysis):
         exact = self.release_.noise_std == 0
         yield f"Limits for new rows of {count(len(self.mean_), 'column')}"
         yield (
-            f"A row like those of the release keeps T² ≤ {number(self.t2_limit_)} and SPE ≤ "
-            f"{number(self.spe_limit_)} with probability {percent(self.level)} each."
+            f"A usual row has T² ≤ {number(self.t2_limit_)} and SPE ≤ {number(self.spe_limit_)}, each with "
+            f"probability {percent(self.level)}."
         )
         if exact:
-            yield "No noise was added, so the limits are those of the rows themselves."
+            yield "The limits are exact, because no noise was added."
         yield from self._angle_sentences(len(self.mean_))
         if not exact and self.subspace_angles_[-1] > DETERMINED:
-            yield "T² measures directions that are not determined: take fewer components."
-        within = f"distance within the {count(len(self.components_), 'component')}"
+            yield "T² includes directions that are not determined; use fewer components."
+        within = f"distance within {count(len(self.components_), 'component')}"
         limits = {
             "Statistic": ("T²", "SPE"),
             "Limit": (self.t2_limit_, self.spe_limit_),
-            "What it measures": (within, "distance from them"),
+            "Meaning": (within, "distance from them"),
         }
         yield Table("Limits", "limits.csv", limits)
         columns = {"Column": self.columns_, "Mean": self.mean_, "Deviation": self.scale_}
         yield Table("Columns", "columns.csv", columns)
-        caption = "Variances of standardised columns; T² uses the components."
+        caption = "Variances of standardized columns; T² uses the components."
         yield base.variance_chart(self.spectrum_, self.component_angles_ <= DETERMINED, caption)

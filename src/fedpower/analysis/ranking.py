@@ -1,4 +1,4 @@
-"""``Ranking``: items in order, from comparisons of two at a time that silos hold."""
+"""``Ranking``: items in order, from a release of pairwise comparisons."""
 
 from dataclasses import KW_ONLY
 from itertools import pairwise
@@ -41,34 +41,34 @@ class _Graph(NamedTuple):
 
 
 class Ranking(Analysis):
-    """Scores of items, their order, and how certain it is, from a release of comparisons.
+    """Scores and ranks of items, with their certainty, from a release of comparisons.
 
     Rows of comparisons (`fedpower.comparisons`) give the Laplacian L of the graph of comparisons and
     b = Σ y(e_winner − e_loser). Least squares is s = L⁺b: the scores whose differences are nearest to the
     outcomes [JLYY11]. Bradley and Terry's s solve Σ_j n_ij tanh((s_i − s_j)/2) = b_i [H04], with
-    n_ij = −L_ij the number of comparisons of a pair. Scores have the mean 0. Noise outside of Laplacians is
-    removed; the rest enters the errors in closed form, with that of the outcomes.
+    n_ij = −L_ij the number of comparisons of a pair. Scores have mean 0. Noise outside of Laplacians is
+    removed; errors include the rest, and that of the outcomes, in closed form.
 
     Attributes
     ----------
     items_ : tuple of str
-        What is ranked, in the order of the release and of all attributes.
+        The ranked items, in the order of the release and of all attributes.
     scores_, standard_error_, low_, high_ : ndarray of shape (d,)
-        Scores with errors and intervals: noise and sampling. Where ``determined_`` is False errors and
+        Scores with errors and intervals (noise and sampling). Where ``determined_`` is False, errors and
         intervals are NaN, and so are Bradley and Terry's scores.
     covariance_, difference_error_ : ndarray of shape (d, d)
-        Of the scores' errors, and the standard error of the difference of each two scores.
+        Covariance of the scores' errors, and the standard error of each difference of two scores.
     rank_ : ndarray of int of shape (d,)
-        Places, 1 for the best; where ``determined_`` is False a guess, by least squares.
+        Ranks, 1 for the best; a guess by least squares where ``determined_`` is False.
     rank_low_, rank_high_ : ndarray of int of shape (d,)
-        Best and worst place that an item may have, for each item with a confidence of ``level`` or more.
+        Best and worst possible rank of each item, with a confidence of at least ``level``.
     distinct_ : ndarray of bool of shape (d, d)
-        Which items differ, all verdicts together at ``level`` [MRSW24].
+        Which items differ, all tests together at ``level`` [MRSW24].
     determined_ : bool
-        Whether comparisons tie all items together by twice the edge of the noise: only then is the error
-        of the inverse small enough for intervals.
+        Whether comparisons connect all items by more than twice the edge of the noise. Only then is the
+        error of the inverse small enough for intervals.
     comparisons_ : ndarray of shape (d,)
-        About how many comparisons each item was in: L_ii, noised.
+        Approximate number of comparisons of each item: L_ii, noised.
 
     Examples
     --------
@@ -86,25 +86,25 @@ class Ranking(Analysis):
 
     method: Literal["least-squares", "bradley-terry"] = setting(
         "least-squares",
-        "Scores in units of the outcome, or logarithms of odds of comparisons without margin.",
+        "Scores in units of the outcome, or log odds of comparisons without margin.",
         ("least-squares", "bradley-terry"),
     )
     _: KW_ONLY
-    level: float = base.level(help="Level of intervals, of places and of verdicts.")
+    level: float = base.level(help="Level of intervals, ranks and tests.")
     sampling: bool = base.sampling()
 
     def _fit(self, release: Covariance) -> None:
         rule, odds = _rule_of(release), self.method == "bradley-terry"
         if odds and rule.margin:
             raise InputError(
-                f"comparisons must be won or lost, got margins in '{rule.margin}'; take least squares"
+                f"comparisons must be won or lost, got margins in '{rule.margin}'; use least squares"
             )
         graph, steepest = _graph(release, rule), _STEEPEST if odds else 1.0
         d, least = len(graph.wins), _least(graph.laplacian)
         if graph.noise == 0 and least <= _CONNECTED * float(np.abs(graph.laplacian).max()):
             raise InputError(
-                "comparisons must tie all items together to be ranked, got items that nothing connects with "
-                "the others; rank each group by itself"
+                "comparisons must connect all items, got groups of items without a connection; "
+                "rank each group by itself"
             )
         edge = base.CLEAR * graph.noise * float(np.sqrt(2.0 * (d - 1)))
         solved = _odds(graph) if odds else (_inverse(graph.laplacian) @ graph.wins, graph.laplacian)
@@ -112,7 +112,7 @@ class Ranking(Analysis):
             solved = None
         if solved is None and graph.noise == 0 and odds:
             raise InputError(
-                "scores must be finite, got an item that wins or loses nearly all; take least squares"
+                "scores must be finite, got an item that wins or loses nearly always; use least squares"
             )
         self.determined_, self._rule, self.items_ = solved is not None, rule, rule.levels
         if solved is None:  # least squares with the Laplacian's eigenvalues raised to the noise's deviation
@@ -177,16 +177,16 @@ class Ranking(Analysis):
         np.fill_diagonal(self.distinct_, False)
 
     def win_probability(self, first: str, second: str) -> tuple[float, float, float]:
-        """Return how probably one item wins against another, and the interval around it.
+        """Return the probability that one item wins against another, and its interval.
 
         (1 + s_i − s_j)/2 by least squares, between 0 and 1; 1/(1 + exp(s_j − s_i)) by Bradley and Terry.
         """
         check_is_fitted(self)
         if self._rule.margin:
             got = f"margins in '{self._rule.margin}'"
-            raise InputError(f"comparisons must be won or lost, got {got}; take the difference of scores")
+            raise InputError(f"comparisons must be won or lost, got {got}; use the difference of scores")
         for name in (first, second):
-            require(name in self.items_, "an item", "one of those that were ranked", name)
+            require(name in self.items_, "an item", "one of the ranked items", name)
         i, j = self.items_.index(first), self.items_.index(second)
         width = base.quantile(self.level) * self.difference_error_[i, j]
         ends = self.scores_[i] - self.scores_[j] + np.array([0.0, -width, width])
@@ -202,20 +202,20 @@ class Ranking(Analysis):
         yield f"Ranking of {count(len(names), 'item')} by {method}{ending}"
         if self.determined_:
             yield (
-                f"{sum(distinct)} of {len(distinct)} neighbours differ, all such verdicts together at "
-                f"{percent(self.level)}; intervals and places are of {percent(self.level)} for each item "
-                f"and hold the privacy noise{' and that of the outcomes' if self.sampling else ' alone'}."
+                f"{sum(distinct)} of {len(distinct)} neighbours differ, all tests together at "
+                f"{percent(self.level)}. Intervals and ranks have a level of {percent(self.level)} per item "
+                f"and include privacy noise{' and that of the outcomes' if self.sampling else ' only'}."
             )
             numbers = (values[order] for values in (self.scores_, self.low_, self.high_))
-            caption = "A line is an interval; a cross has 0 within it, the mean of all items."
+            caption = "Lines are intervals; a cross marks one that contains 0, the mean of all items."
             yield base.interval_chart("Scores with their intervals", names, *numbers, caption=caption)
         else:
             yield (
-                "Scores are not determined: noise hides how comparisons connect the items. Places are a "
+                "Scores are not determined: noise hides how comparisons connect the items. Ranks are a "
                 "guess, without intervals. Rank fewer items, add comparisons, or use a larger epsilon."
             )
         if self._rule.margin:
-            yield f"A difference of scores is the {self._rule.margin} to expect; the mean score is 0."
+            yield f"The difference of two scores is the expected {self._rule.margin}; the mean score is 0."
         else:
             yield "The mean score is 0."
             first, last = names[0], names[-1]
@@ -228,10 +228,10 @@ class Ranking(Analysis):
         places = zip(self.rank_low_[order], self.rank_high_[order], strict=True)
         columns = {
             "Item": names,
-            "Place": self.rank_[order],
+            "Rank": self.rank_[order],
             "Score": self.scores_[order],
             **self._interval_columns(order),
-            "Places": [f"{low} to {high}" if low < high else f"{low}" for low, high in places],
+            "Possible ranks": [f"{low} to {high}" if low < high else f"{low}" for low, high in places],
             "Differs from next": [*distinct, ""],
         }
         yield Table("Ranking", "ranking.csv", columns)
@@ -242,9 +242,7 @@ def _rule_of(release: Covariance) -> Rule:
     rules = release.record.table_rules
     rule = None if rules is None else rules.comparison
     if rule is None or release.feature_names != rule.features:
-        raise InputError(
-            "a covariance must be of comparisons to be ranked, got another; see fedpower.comparisons"
-        )
+        raise InputError("the release must be of comparisons, got another; see fedpower.comparisons")
     return rule
 
 

@@ -174,10 +174,10 @@ class _Fit:
         """
         options, run, sources, d = self.options, self.run, self.data.sources, self.data.n_features
         if not run.ledgers and (run.data_version, run.data_set) != (None, None):
-            raise InputError("data_version and data_set must go with ledgers, got one without")
+            raise InputError("data_version and data_set must be used with ledgers, got no ledgers")
         if run.ledgers and not options.is_private:
             raise InputError(
-                "a ledger must be charged a finite epsilon, got epsilon=inf; give one, or leave ledgers out"
+                "a ledger must be used with a finite epsilon, got epsilon=inf; leave ledgers out"
             )
         counts = [source.n_rows for source in sources.values()]
         known = sum(count or 0 for count in counts)
@@ -189,7 +189,7 @@ class _Fit:
             treatment.check_width(d)
             if run.ledgers and not treatment.bounded:
                 raise InputError(
-                    "a ledger must have a public bound on the norm of a row, got none; give row_norm"
+                    "a ledger must be used with a public bound on row norms, got none; give row_norm"
                 )
         study, _, _ = self.terms(max(2, d, known) if None in counts else known, treatment)
         count = getattr(options.solver, "n_participants", None)

@@ -147,7 +147,7 @@ def build_study(
     """Return the study, the coordinator's settings and why it takes that solver; public facts decide."""
     center, rules, sizes = options.centers, options.rules, sorted((roster or {}).items())
     if center and n_rows is not None and n_rows < 2:
-        raise InputError(f"centring needs at least 2 rows, got n_samples = {n_rows}; pass center=False")
+        raise InputError(f"centring must have at least 2 rows, got n_samples = {n_rows}; pass center=False")
     noise = noise_of(options, n_features, n_rows)
     rank, width = rank_and_width(
         options, n_features if isinstance(options.unit, Edge) else n_rows, n_features, noise
@@ -181,7 +181,7 @@ def build_study(
     if treatment is None:
         if rules is not None and rules.spans:
             raise InputError(
-                "private ratings must have a bound on the norm of a row, got none; give row_norm or normalize"
+                "private ratings must have a bound on row norms, got none; give row_norm or normalize"
             )
         ranges = ranges_of(options.ranges, columns, n_features)
         if rules is not None and columns is not None:
@@ -236,7 +236,7 @@ def _delta(options: Options, n_rows: int | None) -> float:
     if options.delta is not None:
         return float(options.delta)
     if n_rows is None:
-        raise InputError("delta must be agreed on before the silos enrol, got none; give one, at most 1e-6")
+        raise InputError("delta must be in the study, got none; give at most 1e-6")
     return default_delta(n_rows)
 
 
@@ -246,7 +246,9 @@ def _scores_of(options: Options, noise: NoiseMode, delta: float, n_features: int
     if asked is None:
         return 0.0
     if n_features < 2 or options.n_components == 1:
-        raise InputError("scores_epsilon must go with at least two components, got one; give n_components=2")
+        raise InputError(
+            "scores_epsilon must be used with at least two components, got one; give n_components=2"
+        )
     if noise == "none":
         require(math.isinf(asked), "scores_epsilon", "inf with epsilon=inf, where nothing is private", asked)
         return 1.0
@@ -310,9 +312,8 @@ def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
         odd = next(iter(given), "" if asked in ("auto", "upload") else f"solver={asked!r}")
         hint = "; pass standardize=False" if "standardizes" in (why or "") else ""
         cases = {
-            f"drift_correction {mode}, got noise={noise!r}; it needs one more release": (
-                by_step and getattr(solver, "drift_correction", False)
-            ),
+            f"drift_correction {mode}, got noise={noise!r}": by_step
+            and getattr(solver, "drift_correction", False),
             f"noise must be 'covariance' because {why}, got {noise!r}{hint}": why and by_step,
             f"{odd} must be left out because {why}, which needs solver='upload'{hint}": why and odd,
             f"solver={asked!r} {mode}, got noise={noise!r}": by_step and "step" not in solver.noises,

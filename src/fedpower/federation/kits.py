@@ -51,9 +51,7 @@ def parties(study: StudyFile) -> tuple[str, ...]:
     """Return who has a key in a study; refuse names under which two parties would be one."""
     for name in study.silos:
         if name in (COORDINATOR, RUNNER, AUTHORITY, study.host):
-            raise InputError(
-                f"the name of a silo must not be that of another party or the host, got {name!r}"
-            )
+            raise InputError(f"a silo's name must not be that of another party or the host, got {name!r}")
     return COORDINATOR, RUNNER, *study.silos
 
 

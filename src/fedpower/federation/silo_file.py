@@ -123,8 +123,8 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
         if worst > most:
             raise ProtocolError(
                 f"{who} agrees to epsilon of at most {most:g}, got a study that can spend {worst:.4g}: "
-                f"{terms.attempts} attempts at a secure sum of {terms.epsilon:g} each; agree on "
-                f"epsilon<={rounded_down(attempt_epsilon(terms, most), 3)} or attempts = 1, or more"
+                f"{terms.attempts} attempts at a secure sum of {terms.epsilon:g} each; agree on epsilon<="
+                f"{rounded_down(attempt_epsilon(terms, most), 3)}, attempts = 1 or a higher limit"
             )
 
     def source(self, study: StudyFile) -> RowSource:

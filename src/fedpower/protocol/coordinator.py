@@ -200,9 +200,7 @@ class Coordinator:
     def _set_aside(self, silo: str, problem: str) -> Receipt:
         current = None if self._open is None else self._open.round
         if current is not None and silo in current.asked and not current.has_heard(silo):
-            logger.warning(
-                "the answer of silo %r in round %d was rejected: %s", silo, current.number, problem
-            )
+            logger.warning("rejected the answer of silo %r in round %d: %s", silo, current.number, problem)
             current.set_aside[silo] = problem
         return Receipt.MALFORMED
 

@@ -131,8 +131,8 @@ class Study:
         must = "an identity must be 64 lower-case hexadecimal digits, as `fedpower node key` prints them"
         yield all(re.fullmatch("[0-9a-f]{64}", key) for key in keys), must
         must = (
-            f"min_silos of a secure sum must be above the {self.colluders} that may collude and at most "
-            f"{len(keys)}, got {self.min_silos}; change min_silos, add silos or declare fewer colluders"
+            f"a secure sum must have more silos than the {self.colluders} that may collude, got "
+            f"{self.min_silos} of {len(keys)}; add silos, declare fewer colluders or change min_silos"
         )
         yield not self.is_secure or 1 <= self.colluders < self.min_silos <= len(keys), must
         yield self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}"
@@ -257,7 +257,7 @@ class Budget:
         self.left_delta = delta - self.slack_delta
         if delta > 0 >= self.left_delta:
             raise InputError(
-                f"delta must exceed {self.slack_delta:.1g} to release so many numbers at "
+                f"delta must exceed {self.slack_delta:.1g} for this many numbers at "
                 f"epsilon={epsilon:g}, got {delta:g}"
             )
         self.total_mu = mu_of(epsilon, self.left_delta)

@@ -152,7 +152,7 @@ def look_at(source: RowSource) -> list[ColumnLook]:
     """Return what every column of a table holds, from all of its rows."""
     if not isinstance(source, TableSource):
         raise InputError(
-            f"{source.name} must be a table with named columns to be inspected, got rows without"
+            f"{source.name} must be a table with named columns to be inspected, got unnamed columns"
         )
     columns = [ColumnLook(name=name) for name in source.columns]
     for part, _, batch in source.table.batches(source.columns, _ROWS):

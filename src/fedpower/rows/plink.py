@@ -60,7 +60,7 @@ class PlinkSource(ArraySource):
             parts = [f"none of {shown(absent)}"] if absent else []
             parts += [f"other alleles of {shown(different)}"] if different else []
             raise InputError(
-                f"{self.name} must have the variants and alleles that every silo agreed on, got "
+                f"{self.name} must have the agreed variants and alleles, got "
                 f"{' and '.join(parts)}; leave them out of the list of variants, or flip their strand"
             )
         surplus = [self.ids[place] for place in keep if place not in set(chosen)]
@@ -125,7 +125,9 @@ def _genotypes(
 def plink_source(path: Path, name: str) -> PlinkSource:
     """Return the source of a .bed file with its .bim and .fam."""
     beside = path.with_suffix(".bim"), path.with_suffix(".fam")
-    variants, samples = (_words(file, f"{name} must have {file.name} beside it, got none") for file in beside)
+    variants, samples = (
+        _words(file, f"{name} must have {file.name} next to it, got none") for file in beside
+    )
     for file, lines in zip(beside, (variants, samples), strict=True):
         if not lines or any(len(words) != 6 for words in lines):
             raise InputError(f"{file} must have 6 words in every line, got another number")
@@ -202,16 +204,16 @@ def pgen_source(path: Path, name: str) -> PlinkSource:
 
 
 def _table(path: Path, name: str, wanted: tuple[str, ...]) -> list[list[str]]:
-    lines = _words(path, f"{name} must have {path.name} beside it, got none")
+    lines = _words(path, f"{name} must have {path.name} next to it, got none")
     head, *rows = [words for words in lines if not words[0].startswith("##")] or [[""]]
     names = [word.lstrip("#") for word in head]
     if not rows or not head[0].startswith("#") or not set(wanted) <= set(names):
         raise InputError(
-            f"{path} must have a line of names with {', '.join(wanted)}, and others after it, got others"
+            f"{path} must have a header with {', '.join(wanted)} and lines after it, got something else"
         )
     places = [names.index(column) for column in wanted]
     if any(len(words) <= max(places) for words in rows):
-        raise InputError(f"{path} must have {', '.join(wanted)} in every line, got shorter ones")
+        raise InputError(f"{path} must have {', '.join(wanted)} in every line, got shorter lines")
     return [[words[place] for place in places] for words in rows]
 
 
@@ -219,7 +221,7 @@ def _words(path: Path, must: str) -> list[list[str]]:
     try:
         return [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError):
-        raise InputError(f"{must} that can be read") from None
+        raise InputError(f"{must} that is readable") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +237,7 @@ class VariantList:
         if self.alleles is not None:
             return tuple(f"{one}_{allele}" for one, allele in zip(self.ids, self.alleles, strict=True))
         if not isinstance(source, PlinkSource):
-            raise InputError(f"a list of variants must go with .bed or .pgen files, got {source.name}")
+            raise InputError(f"a list of variants must be used with .bed or .pgen files, got {source.name}")
         known = dict(zip(source.ids, source.columns or (), strict=True))
         absent = [one for one in self.ids if one not in known]
         if absent:
@@ -258,7 +260,7 @@ def read_variants(path: Path) -> VariantList:
     """Return the variants in a file: ids, a line each (``.prune.in``), or PLINK 2's ``.afreq``."""
     lines = _words(path, f"{path} must be a list of variants, got none")
     if not lines:
-        raise InputError(f"{path} must list one variant at least, got none")
+        raise InputError(f"{path} must list at least one variant, got none")
     ids = tuple(words[0] for words in lines)
     alleles, frequencies = None, None
     if lines[0][0].startswith("#"):
@@ -270,5 +272,5 @@ def read_variants(path: Path) -> VariantList:
     require_distinct(f"variants of {path}", ids)
     fixed = [] if frequencies is None else [ids[at] for at, p in enumerate(frequencies) if not 0 < p < 1]
     if fixed:
-        raise InputError(f"every frequency of {path} must be between 0 and 1, got another for {shown(fixed)}")
+        raise InputError(f"every frequency of {path} must be between 0 and 1; check {shown(fixed)}")
     return VariantList(ids=ids, alleles=alleles, frequencies=frequencies)

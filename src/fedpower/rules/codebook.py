@@ -170,7 +170,9 @@ class CodeBook:
         follow |= {"high": high, "offset": np.zeros(width), "scale": scale}
         same = all(np.array_equal(getattr(self, name), value) for name, value in follow.items())
         if not (self.is_draft or same):
-            raise InputError("a code book of comparisons must have the numbers of its rule, got others")
+            raise InputError(
+                "a code book of comparisons must have the numbers of its rule, got other numbers"
+            )
         for name, value in {**follow, "found": ("by the rule",) * width}.items():
             object.__setattr__(self, name, value)
 

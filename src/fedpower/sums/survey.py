@@ -330,7 +330,7 @@ class ScoreQuestion:
             if fits and (reach >= 1 / _LARGEST).all():
                 return cls(axes=axes, offset=offset, reach=reach, n_bins=n_bins)
         raise ProtocolError(
-            f"scores must be asked for with two axes of {n_features} finite numbers, an offset, a positive "
+            f"scores must have two axes of {n_features} finite numbers, an offset, a positive "
             f"reach and 1 to {MOST_BINS} bins, got another question"
         )
 

@@ -249,8 +249,8 @@ def summed(study: Study, script: Script[Found], *, run: str = "") -> Generator[A
         if len(there) < study.min_silos:
             there = everybody
     raise ProtocolError(
-        f"a secure sum needs {study.min_silos} silos that all upload within {study.attempts} attempts, and "
-        "too few were left; bring the others back, or agree on a smaller min_silos"
+        f"a secure sum must have uploads of {study.min_silos} silos within {study.attempts} attempts, got "
+        "fewer; reconnect the others, or agree on a smaller min_silos"
     )
 
 
