@@ -85,11 +85,11 @@ test-pages: $(DEVICES)  ## every block of the documentation, with servers where 
 	$(PYTEST) $(TWO) -m "pages and not federation"
 	$(PYTEST) $(THREE) -m "pages and federation"
 
-test-browser: setup  ## tests of the report in a real browser: installs Chromium where there is none
+test-browser: setup  ## tests of the report in a real browser; installs Chromium if needed
 	scripts/install-chromium
 	$(PYTEST) -m browser
 
-test-federation: setup  ## tests against real servers: installs PostgreSQL where there is none
+test-federation: setup  ## tests against real servers; installs PostgreSQL if needed
 	scripts/install-postgres
 	$(PYTEST) $(THREE) -m "federation and not pages"
 
@@ -118,7 +118,7 @@ docs: $(DOCS)  ## build the documentation into build/site (two minutes at most);
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto -b html docs build/site
 	$(BIN)/python docs/site/check.py build/site
 
-docs-results: setup  ## write the tables of the documents from the results that are there
+docs-results: setup  ## write the tables of the documents from recorded results
 	$(BIN)/python -m benchmarks render
 
 docs-report: setup  ## docs/report.png, a picture of a report

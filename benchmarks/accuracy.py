@@ -30,14 +30,14 @@ METHODS: dict[str, Record] = {
         "n_steps": 10,
     },
 }
-"""Parameters beside the data's own: every default; every step noised; the paper as in [FP §5]."""
+"""Parameters in addition to the data's own: every default; every step noised; the paper as in [FP §5]."""
 
 
 class Task(NamedTuple):
     data: str
     kind: str
     seed: int
-    beside: bool = False
+    with_peers: bool = False
 
 
 REAL = ("a9a, min-max", "a9a, unit rows", "digits", "breast cancer", "MNIST")
@@ -109,7 +109,7 @@ def accuracy_real(*, names: tuple[str, ...] = REAL, seeds: int = 10) -> Table:
 
 
 def _fit(task: Task) -> list[Record]:
-    data = plain(_loaded(task.data)) if task.beside else _loaded(task.data)
+    data = plain(_loaded(task.data)) if task.with_peers else _loaded(task.data)
     truth = Truth.of(data.bounded(), data.rank, centred=data.centred())
     places = split(task.kind, data.labels, data.n_silos, np.random.default_rng(task.seed))
     found = []
@@ -117,9 +117,9 @@ def _fit(task: Task) -> list[Record]:
         ways: dict[str, Callable[[], Array]] = {
             method: functools.partial(private_fit, data, places, method, epsilon, task.seed)
             for method in METHODS
-            if method != "step" or not task.beside
+            if method != "step" or not task.with_peers
         }
-        if task.beside:
+        if task.with_peers:
             ways |= _others(data, places, epsilon, task.seed)
         for method, work in ways.items():
             began = time.process_time()
@@ -164,7 +164,7 @@ def accuracy_peers(
     left_out: list[str] = []
     sets = available(names, left_out.append)
     sets = {name: plain(each) for name, each in sets.items()}
-    tasks = [Task(name, "at random", seed, beside=True) for name in sets for seed in range(seeds)]
+    tasks = [Task(name, "at random", seed, with_peers=True) for name in sets for seed in range(seeds)]
     fits = [row for rows in on_every_core(_fit, tasks).values() for row in rows]
     ended = {}
     for name, data in sets.items():

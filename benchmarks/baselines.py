@@ -87,7 +87,7 @@ def curator_noise(*, n_rows: int, epsilon: float, delta: float) -> float:
 
 
 def symmetric_noise(width: int, std: float, rng: np.random.Generator) -> Array:
-    """Return symmetric noise: N(0, τ²) on the diagonal, N(0, τ²/2) beside it.
+    """Return symmetric noise: N(0, τ²) on the diagonal, N(0, τ²/2) elsewhere.
 
     S ↦ (S_jj, √2·S_jl) is an isometry of the Frobenius norm, so this is noise of standard deviation
     τ in every coordinate of what is released.

@@ -1,4 +1,4 @@
-"""Clipped products beside the noised covariance on wide rows, and whether ``auto`` is right to clip."""
+"""Clipped products against the noised covariance on wide rows, and whether ``auto`` is right to clip."""
 
 import itertools
 import math

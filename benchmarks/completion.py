@@ -59,10 +59,10 @@ def simulated(
 
 
 def judged(model: Completion, rows: Array, held: NDArray[np.bool_]) -> dict[str, float]:
-    told = model.intervals(np.where(held, np.nan, rows))
-    within = (rows >= told.low - 1e-9) & (rows <= told.high + 1e-9)
+    predicted = model.intervals(np.where(held, np.nan, rows))
+    within = (rows >= predicted.low - 1e-9) & (rows <= predicted.high + 1e-9)
     return {
-        "error": float(np.sqrt(np.mean((told.values - rows)[held] ** 2))),
+        "error": float(np.sqrt(np.mean((predicted.values - rows)[held] ** 2))),
         "of means": float(np.sqrt(np.mean((model.mean_ - rows)[held] ** 2))),
         "holds": float(np.mean(within[held])),
         "used": float(model.n_used_),

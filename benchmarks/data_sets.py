@@ -108,7 +108,7 @@ def model_one(n_rows: int, n_features: int, *, rank: int = 4, seed: int = 0) -> 
 def genotypes(count: int, width: int, *, seed: int = 0, drifts: tuple[float, float] = (0.08, 0.015)) -> Any:
     """Return counts of alleles of people of four peoples in each of five regions [Balding & Nichols 1995].
 
-    Regions have drifted apart far, peoples in a region little: four components stand alone, the next fifteen
+    Regions differ much, and peoples of a region little: four components stand out, the next fifteen
     are close to each other.
     """
     rng = np.random.default_rng(seed)

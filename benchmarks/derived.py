@@ -165,10 +165,10 @@ def bfi(seeds: int) -> Iterator[dict[str, Any]]:
     rows = packaged("bfi").iloc[:, :25].dropna().to_numpy(float)
     exact = FactorAnalysis(5).fit(FedCovariance(epsilon=float("inf")).fit(rows).release_).loadings_
     for epsilon in (1.0, 4.0):
-        for known, told in (("nothing", {}), ("answers from 1 to 6", {"ranges": (1.0, 6.0)})):
+        for known, ranges in (("nothing", {}), ("answers from 1 to 6", {"ranges": (1.0, 6.0)})):
             found = []
             for _ in range(seeds):
-                model = fed_covariance(epsilon=epsilon, delta=DELTA, n_jobs=1, **told).fit(rows)
+                model = fed_covariance(epsilon=epsilon, delta=DELTA, n_jobs=1, **ranges).fit(rows)
                 loadings = FactorAnalysis(5).fit(model.release_).loadings_
                 found.append(congruence(loadings, exact).tolist())
             yield {"epsilon": epsilon, "known": known, "rows": len(rows), "congruence": found}

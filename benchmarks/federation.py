@@ -1,4 +1,4 @@
-"""A federation of processes on this machine: what a round and a whole study take, beside one process."""
+"""A federation of processes on this machine: what a round and a whole study take, against one process."""
 
 import json
 import math

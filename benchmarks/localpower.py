@@ -1,4 +1,4 @@
-"""LocalPower's protocol without noise: on a9a beside the ICML paper's table, and on more data.
+"""LocalPower's protocol without noise: on a9a against the ICML paper's table, and on more data.
 
 Settings are those of the ICML paper's code: one silo per thousand rows, 5 columns, p = 4, 29 rounds, no
 centring, a new split and a new start for each seed.

@@ -49,7 +49,7 @@ def draw_modes(figure: Any) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-# By method its label, colour, marker and line: told apart by marker and line, so that grey print is enough.
+# By method its label, colour, marker and line: marker and line distinguish them, also in grey print.
 LINES = {
     "fedpower": ("fedpower (default)", "black", "D", "-"),
     "step": ("every step noised, exact accounting", "#777777", "s", "--"),

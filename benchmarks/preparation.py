@@ -30,7 +30,7 @@ def _sine(model: FedPCA, wanted: Array) -> float:
     return float(np.sin(subspace_angles(model.components_.T, wanted)[0]))
 
 
-# Nothing given beside all known
+# Only ε against all known
 
 
 class Data(NamedTuple):

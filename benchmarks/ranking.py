@@ -34,7 +34,7 @@ JUDGEMENTS = 4
 LEVEL = 0.95
 ITEMS = [f"item {place}" for place in range(1, N_ITEMS + 1)]
 SCORES = np.repeat(np.linspace(0.3, -0.3, N_ITEMS // 2), 2)
-"""Two items each are as good as one another: whoever tells them apart is wrong."""
+"""Items come in equal pairs: a verdict that separates a pair is wrong."""
 
 ODDS = 3.0 * SCORES
 POINTS = 10
@@ -49,19 +49,19 @@ class Law:
         self.first, self.second = np.triu_indices(N_ITEMS, 1)
         shares = rng.gamma(2.0, size=len(self.first))
         self.shares = shares / shares.sum()
-        self.apart = SCORES[self.first] - SCORES[self.second]
+        self.difference = SCORES[self.first] - SCORES[self.second]
         self.signed = np.zeros((len(shares), N_ITEMS))
         places = np.arange(len(shares))
         self.signed[places, self.first], self.signed[places, self.second] = 1, -1
         odds = ODDS[self.first] - ODDS[self.second]
-        self.linear, self.logistic = (1.0 + self.apart) / 2.0, 1.0 / (1.0 + np.exp(-odds))
+        self.linear, self.logistic = (1.0 + self.difference) / 2.0, 1.0 / (1.0 + np.exp(-odds))
 
     def pairs(self, rng: np.random.Generator, rows: int) -> NDArray[np.int64]:
         return np.asarray(rng.choice(len(self.shares), size=rows, p=self.shares))
 
     def outcomes(self, rng: np.random.Generator, pairs: NDArray[np.int64], kind: str) -> Array:
         if kind == "margins":
-            return np.asarray(self.apart[pairs] + rng.uniform(-0.4, 0.4, len(pairs)))
+            return np.asarray(self.difference[pairs] + rng.uniform(-0.4, 0.4, len(pairs)))
         chances = self.logistic if kind == "logistic" else self.linear
         return np.where(rng.random(len(pairs)) < chances[pairs], 1.0, -1.0)
 
@@ -164,8 +164,8 @@ def coverage(releases: int, seed: int) -> dict[str, list[Any]]:
             places = np.mean((model.rank_low_ <= best) & (worst <= model.rank_high_))
             above = model.scores_[:, None] > model.scores_[None, :]
             right = bool((above == (wanted[:, None] > wanted[None, :]))[model.distinct_].all())
-            told = float(model.distinct_[np.triu_indices(N_ITEMS, 1)].mean())
-            found.setdefault(name, []).append([float(scores), float(places), right, told])
+            separated = float(model.distinct_[np.triu_indices(N_ITEMS, 1)].mean())
+            found.setdefault(name, []).append([float(scores), float(places), right, separated])
     return found
 
 
@@ -203,7 +203,7 @@ def league(seeds: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _told(found: dict[str, Any]) -> tuple[str, ...]:
+def _league_row(found: dict[str, Any]) -> tuple[str, ...]:
     exact = np.asarray(found["exact"])
     taus = [scipy.stats.kendalltau(exact, each).statistic for each in found["scores"]]
     off = [np.abs(np.asarray(each) - exact).mean() for each in found["scores"]]
@@ -230,7 +230,7 @@ def ranking(*, releases: int = 1000, seeds: int = 50) -> Table:
     return Table(
         columns=(
             "comparisons", "releases", "scores that hold", "places that hold",
-            "releases whose verdicts are all right", "pairs told apart",
+            "releases whose verdicts are all right", "pairs separated",
         ),
         rows=[
             (name, f"{len(each):,}", *(f"{statistics.fmean(one):.1%}" for one in zip(*each, strict=True)))
@@ -244,7 +244,7 @@ def ranking(*, releases: int = 1000, seeds: int = 50) -> Table:
                     "sums", "ε", "clear of the noise", "Kendall's τ to the exact ranking",
                     "mean error in goals", "error of sampling in goals", "same first",
                 ),
-                [_told(each) for each in leagues],
+                [_league_row(each) for each in leagues],
             )
         ],
         settings={"delta": DELTA, "items": N_ITEMS, "comparisons": 2 * N_ROWS, "level": LEVEL},

@@ -194,7 +194,7 @@ HEADLINES = (
      "scikit-learn PCA"),
     ("337,000 flights with dates and gaps, s", "flights", ("csv",), "fedpower, private",
      "pandas + scikit-learn PCA"),
-    ("`fedpower fit` of three small files, s", "start", (), "fedpower fit, nothing given",
+    ("`fedpower fit` of three small files, s", "start", (), "fedpower fit, only ε",
      "polars + scikit-learn in a script"),
 )  # fmt: skip
 """What the README compares: a sentence, a case, the rows' first cells, and two ways or columns."""
@@ -212,7 +212,7 @@ def headline() -> str:
             value = row[table["columns"].index(column)].split()[0]
             pair[number] = f"{value} ({name.replace(' + ', ' and ')})" if number else value
         rows.append([sentence, *pair])
-    return markdown(["measured", "fedpower", "beside"], rows)
+    return markdown(["measured", "fedpower", "compared with"], rows)
 
 
 @place("claims")

@@ -47,8 +47,8 @@ def family(
     pooled = half @ half.T
     full = [half @ (part.T @ part / rows) @ half.T for part in np.split(stacked, m)]
     norm = np.linalg.norm(pooled, 2)
-    apart = max(np.linalg.norm(moment - pooled, 2) for moment in full)  # η of [FP Def. 4], times the norm
-    share = min(1.0, eta * norm / apart)
+    farthest = max(np.linalg.norm(moment - pooled, 2) for moment in full)  # η of [FP Def. 4], times the norm
+    share = min(1.0, eta * norm / farthest)
     silos = []
     for each in full:
         values, axes = np.linalg.eigh((1 - share) * pooled + share * each)

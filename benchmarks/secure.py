@@ -1,4 +1,4 @@
-"""Secure sums: as accurate as a trusted curator, and what they cost beside plain uploads."""
+"""Secure sums: as accurate as a trusted curator, and what they cost against plain uploads."""
 
 import math
 import statistics
@@ -47,9 +47,9 @@ def secure(
     lines = []
     for name, errors in found.items():
         for epsilon, by_way in errors.items():
-            told = {way: f"{statistics.mean(e):.4g} ± {standard_error(e):.1g}" for way, e in by_way.items()}
+            means = {way: f"{statistics.mean(e):.4g} ± {standard_error(e):.1g}" for way, e in by_way.items()}
             ratio = statistics.mean(by_way["secure"]) / statistics.mean(by_way["curator"])
-            lines.append([name, epsilon, told["curator"], told["secure"], f"{ratio:.3f}", told["local"]])
+            lines.append([name, epsilon, means["curator"], means["secure"], f"{ratio:.3f}", means["local"]])
     return Table(
         columns=["model", "ε", "curator", "secure", "secure / curator", "each silo by itself"],
         rows=lines,

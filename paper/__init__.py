@@ -1,1 +1,1 @@
-"""The paper's experiments, made anew beside the package: ``python -m paper``."""
+"""The paper's experiments: ``python -m paper``."""

@@ -77,7 +77,7 @@ def reproduce(
         _print(verdicts)
         click.echo(f"{len(files)} files are in {output}: {', '.join(path.name for path in files)}")
     if quick:
-        note("this was a quick run: the models are small, so few claims can hold")
+        note("this was a quick run, not the paper's size: few claims can hold")
 
 
 def _print(verdicts: list[Any]) -> None:

@@ -215,7 +215,7 @@ class Claim:
     parts
         All must hold.
     also
-        The same parts in other noise modes, by mode: told, and no part of the verdict.
+        The same parts in other noise modes, by mode: reported, but not part of the verdict.
     """
 
     name: str

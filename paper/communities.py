@@ -81,12 +81,12 @@ def shares(found: list[Placed], unit: str, how: str, epsilon: float) -> NDArray[
 
 def caption_of(found: list[Placed], size: Size) -> str:
     """Return what the picture shows, with its numbers at ε = 1."""
-    told = "; ".join(f"{name} {shares(found, *key, 1.0).mean():.2f}" for key, name in NAMES.items())
+    shown = "; ".join(f"{name} {shares(found, *key, 1.0).mean():.2f}" for key, name in NAMES.items())
     exact = {unit: shares(found, unit, "plain", math.inf).mean() for unit in ("row", "edge")}
     repetitions = 1 + max(each.repetition for each in found)
     return (
         f"Communities of Model II (d = {size.n_features} nodes, m = {size.n_silos} networks, "
-        f"k = {size.rank}): the share of nodes rightly placed against ε, δ = 10⁻⁶. At ε = 1: {told}. "
+        f"k = {size.rank}): the share of nodes rightly placed against ε, δ = 10⁻⁶. At ε = 1: {shown}. "
         f"Exactly it is {exact['row']:.2f} from rows and {exact['edge']:.2f} from the adjacency; half is "
         f"chance. Lines: means of {repetitions} repetitions; bands: least to largest."
     )

@@ -93,12 +93,12 @@ class Curve:
 
     @property
     def key(self) -> str:
-        """What the curve's noise is derived from, beside seed, repetition and silo."""
+        """What the curve's noise is derived from, with seed, repetition and silo."""
         return f"{self.figure}/{self.model}/{self.name}"
 
     @property
     def label(self) -> str:
-        """What tells the curve from others of its solver, noise and ε; empty where nothing has to."""
+        """What distinguishes the curve from others of its solver, noise and ε."""
         parts = self.name.split(", ")[2:]
         return " ".join(part for part in parts if not part.startswith("epsilon="))
 

@@ -141,7 +141,7 @@ def _drowned() -> Claim:
         "paper's ε; its error is that of a random basis.",
         "4",
         "b",
-        f"The last error in mode paper at each ε, mean over repetitions, beside {CHANCE:g}.",
+        f"The last error in mode paper at each ε, mean over repetitions, against {CHANCE:g}.",
         *(
             Part(
                 what=f"last error in mode paper at ε={epsilon:g}",
@@ -179,12 +179,12 @@ def _rows_needed(settings: Settings) -> Claim:
         rows = needed(table, solver="fedpower", noise="paper")
         return Sample(values=rows - math.log(settings.sizes["II"].n_rows), ratios=True)
 
-    def beside(table: Table) -> Sample:
+    def compared(table: Table) -> Sample:
         rows = needed(table, solver="fedpower", noise="paper")
         with np.errstate(invalid="ignore"):  # neither gets there: not as claimed
-            apart = rows - needed(table, solver="default")
+            differences = rows - needed(table, solver="default")
         return Sample(
-            values=np.nan_to_num(apart, nan=-math.inf, posinf=math.inf, neginf=-math.inf), ratios=True
+            values=np.nan_to_num(differences, nan=-math.inf, posinf=math.inf, neginf=-math.inf), ratios=True
         )
 
     return _claim(
@@ -202,7 +202,7 @@ def _rows_needed(settings: Settings) -> Claim:
         ),
         Part(
             what="rows that the printed noise needs over those of the default",
-            sample=beside,
+            sample=compared,
             bound=Bound(at_least=10.0),
         ),
     )

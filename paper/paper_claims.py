@@ -358,8 +358,8 @@ def _communications(model: ModelName) -> Claim:
         alone = rounds_to(table, _without_noise(model, 1), TOLERANCE)
         needed = rounds_to(table, _without_noise(model, p), TOLERANCE)
         with np.errstate(invalid="ignore"):  # never reached by either: not as claimed
-            apart = np.nan_to_num(np.abs(needed - np.ceil(alone / p)), nan=math.inf, posinf=math.inf)
-        return Sample(values=apart)
+            differences = np.nan_to_num(np.abs(needed - np.ceil(alone / p)), nan=math.inf, posinf=math.inf)
+        return Sample(values=differences)
 
     return Claim(
         name=f"communications-are-divided-by-p-{model}",

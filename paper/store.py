@@ -25,7 +25,7 @@ PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "matplotlib")
 
 
 def versions() -> dict[str, str]:
-    """Return what the outcome may depend on beside the settings."""
+    """Return what the outcome may depend on in addition to the settings."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),

@@ -1,8 +1,9 @@
-"""The package as a whole: what importing it costs, and that its version is told once."""
+"""The package as a whole: what importing it costs, and one version everywhere."""
 
 import importlib.metadata
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -71,8 +72,11 @@ def test_the_node_takes_nothing_with_it_that_reads_or_computes():
     assert own <= allowed
 
 
-def test_the_version_is_told_once():
-    assert fedpower.__version__ == importlib.metadata.version("fedpower")
+def test_the_version_is_the_same_everywhere():
+    version, root = importlib.metadata.version("fedpower"), Path(__file__).parents[1]
+    assert fedpower.__version__ == version
+    assert f"\n## {version} " in (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\nversion: {version}\n" in (root / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def test_public_names_exist_and_unknown_ones_are_refused():

@@ -1,13 +1,13 @@
-"""Links from ``docs`` to files beside it, which the site shows as pages of its own."""
+"""Links from ``docs`` to files outside it, which the site shows as pages of its own."""
 
 from typing import Any
 
 from sphinx.application import Sphinx
 
 PAGES = {
-    "benchmarks/README.md": "/project/benchmarks.md",
-    "CONTRIBUTING.md": "/project/contributing.md",
-    "CHANGELOG.md": "/project/changelog.md",
+    "benchmarks/README.md": "/contributor/benchmarks.md",
+    "CONTRIBUTING.md": "/contributor/contributing.md",
+    "CHANGELOG.md": "/contributor/changelog.md",
 }
 """By a file's path in the repository: the page that includes it."""
 
