@@ -97,7 +97,7 @@ def test_ranges_spare_what_finding_them_costs_and_may_have_names(silos):
     model = FedPCA(2, epsilon=4.0, ranges={"a": (1900, 2100)}).fit(frame)
     assert (model.codebook_.low[0], model.codebook_.high[0]) == (1900, 2100)
     assert model.codebook_.columns == tuple("abcdefgh")
-    with pytest.raises(InputError, match=r"ranges must be of the columns .*, got 'zz'"):
+    with pytest.raises(InputError, match=r"ranges must be for the columns .*, got 'zz'"):
         FedPCA(2, ranges={"zz": (0, 1)}).fit(frame)
 
 

@@ -79,7 +79,7 @@ class FedCommunities(ClusterMixin, FedCovariance):
         keep_arguments(self, locals())
 
     def fit_silos(self, silos: Any, y: Any = None, **run: Any) -> Self:
-        """Find the communities of silos' networks: matrices, edge lists or paths, never pooled.
+        """Find communities in silos' networks: matrices, edge lists or paths, never pooled.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class FedCommunities(ClusterMixin, FedCovariance):
             Each a symmetric adjacency matrix, an edge list (a table), a path, or what
             `fedpower.rows.networks.open_network` opened.
         y : mapping from names of nodes or array-like of shape (n_nodes,), default=None
-            A public labelling to compare with.
+            Public labels to compare with.
         **run
             As in `FedPCA.fit_silos`.
         """

@@ -54,7 +54,7 @@ _MESSAGE, _KEY, _MEMBER = 215, 80, 170
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One solver with one noise mode and one aggregation; None is what needs a spectrum."""
+    """One solver with one noise mode and one aggregation; None stands for what needs a spectrum."""
 
     solver: str
     noise: str
@@ -70,7 +70,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """What a wanted error takes; None where no ε up to `_MOST_EPSILON`, or 2²⁰ times the rows, is enough."""
+    """What a wanted error needs; None where ε = `_MOST_EPSILON`, or 2²⁰ times the rows, is not enough."""
 
     error: float
     epsilon: float | None
@@ -80,7 +80,7 @@ class Needed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every candidate, and noise, ε and δ of the one that ``auto`` takes with its reason."""
+    """Every candidate; and the choice of ``auto`` with its reason, noise, ε and δ."""
 
     candidates: tuple[Candidate, ...]
     choice: SolverChoice

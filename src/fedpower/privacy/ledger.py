@@ -1,6 +1,6 @@
 """What a silo has released, what that cost, and whether one more release fits its cap.
 
-A ledger is an SQLite file of entries that are only ever added, each sealed with all those before it.
+A ledger is an append-only SQLite file of entries; each is sealed with all those before it.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def is_label(text: object) -> bool:
 def check_label(what: str, text: object) -> None:
     """Refuse a name that could not be shown to others as it is."""
     must = "1 to 64 letters, digits or . _ : + - and begin with a letter or a digit"
-    require(is_label(text), what, must, text, "call it 1, 2026-03 or the like")
+    require(is_label(text), what, must, text, "for example 1 or 2026-03")
 
 
 def columns_digest(columns: tuple[str, ...] | None, n_features: int) -> str:
@@ -112,7 +112,7 @@ class Account:
 
     @property
     def left(self) -> float:
-        """The largest epsilon, at the cap's delta, of one further release that fits."""
+        """The largest epsilon, at the cap's delta, that one more release can have."""
         if self.slack_delta >= self.delta:
             return 0.0
         limit = mu_of(self.cap, self.delta - self.slack_delta)
@@ -311,7 +311,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
     ) -> Self:
         """Return a new ledger with a cap, in a new file of mode 0600; never overwrites.
 
-        Only one that is ``for_experiments`` takes releases whose noise is seeded, and it records that.
+        Only a ledger ``for_experiments`` accepts releases with seeded noise.
         """
         cap = _checked_cap(epsilon, delta, "created")
         if silo is not None:
@@ -340,16 +340,16 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
     def in_memory(
         cls, epsilon: float, delta: float, *, silo: str | None = None, data_set: str | None = None
     ) -> Self:
-        """Return a ledger without a file, for a single fit: it ends with the process."""
+        """Return a ledger without a file, for a single fit."""
         return cls.create(
             None, epsilon=epsilon, delta=delta, silo=silo, data_set=data_set, for_experiments=True
         )
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, read_only: bool = False) -> Self:
-        """Return the ledger in a file; one that is missing or not sound is refused, never made.
+        """Return the ledger in a file; refuse a missing or damaged one.
 
-        One that is ``read_only`` needs no permission to write, writes nothing and releases nothing.
+        With ``read_only`` it needs no permission to write, and writes and releases nothing.
         """
         place = Path(path)
         ledger = cls(place, read_only=_check_private(place, read_only=read_only))
@@ -384,14 +384,13 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         data: DataVersion | None = None,
         payload: Callable[[], bytes],
     ) -> bytes:
-        """Return the bytes that may leave: noised and charged now, or those kept for this key.
+        """Return the bytes that may leave the silo: noised and charged now, or stored under this key.
 
-        The same ``key`` always gets the same bytes, at no charge; with another purpose, study or mu it is
-        refused. All releases of a study may cost ``study_mu`` together, whatever the cap allows. The first
-        release of a version of ``data`` records which rows that is, and whose: others are refused from then
-        on. ``payload`` draws the noise and returns the noised bytes: it is called at most once, after the cap
-        allows it and inside the transaction, so prepare what is slow beforehand. Where it, or anything
-        else, raises, nothing is charged and nothing may leave.
+        The same ``key`` always returns the same bytes at no charge; another purpose, study or mu is
+        refused. ``study_mu`` caps all releases of a study together. The first release of a version of
+        ``data`` records its rows and owner; later, other rows are refused. ``payload`` draws the noise and
+        returns the noised bytes. It is called at most once, inside the transaction and after the check of
+        the cap, so do slow work before. If it raises an error, nothing is charged and nothing may leave.
         """
         for name, text in (("key", key), ("purpose", purpose), ("study", study)):
             _check_text(name, text)
@@ -443,7 +442,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
                 raise InputError(f"{must}, got the ledger of {what} {own!r}; use one ledger for each")
 
     def check_affordable(self, *, study: str, mu: float, slack_delta: float = 0.0) -> None:
-        """Refuse a study whose releases would overspend; one that has releases here is let through."""
+        """Refuse a study that would overspend, unless it already has releases here."""
         history = self._history()
         if not history.account(study).n_releases:
             history.account().require(history.owner.silo, mu, slack_delta)
@@ -463,15 +462,15 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         return account.charged(mu_of(epsilon, account.delta))
 
     def entries(self) -> list[Release]:
-        """Return every charge in the order made."""
+        """Return every charge, first to last."""
         return self._history().all(Release)
 
     def caps(self) -> list[Cap]:
-        """Return every cap that was set, first to last; the last one holds."""
+        """Return every cap, first to last; the last one applies."""
         return self._history().all(Cap)
 
     def set_cap(self, epsilon: float, delta: float, *, reason: str = "") -> None:
-        """Set another cap, on record: an operator's act, never a study's."""
+        """Set another cap and record it. Only the operator does this, never a study."""
         cap = _checked_cap(epsilon, delta, reason)
         if reason:
             _check_text("reason", reason)
@@ -480,7 +479,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             self._append(cap)
 
     def statement(self) -> dict[str, Any]:
-        """Return all but the payloads, ready for JSON; ``seal`` is the fingerprint of the history."""
+        """Return all but the payloads as JSON values; ``seal`` is the fingerprint of the history."""
         history = self._history()
         account, owner = history.account(), history.owner
         so_far, charges = replace(account, mu=0.0, slack_delta=0.0), []

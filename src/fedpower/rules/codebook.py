@@ -31,51 +31,50 @@ FORMAT = "fedpower-codebook/2"
 _PUBLIC = ("row_norm", "normalize", "offset", "scale")  # what people give
 _FOUND = ("bound", "clipped", "epsilon", "delta", "mu", "n_rows")  # what preparation computes
 _VECTORS = ("offset", "scale", "low", "high", "present", "outside")
-_HEAD = "# A code book: what cells become, how columns are centred, scaled and bounded. It is public.\n"
+_HEAD = "# A public code book: how cells become numbers, and how columns are centred, scaled and bounded.\n"
 _COMPUTED = (
     "# Cells are clipped to low and high; then (cell - offset) / scale; then rows longer than bound are\n"
-    "# shortened to it. epsilon, delta and mu are its cost for each silo: fits that use it cost no more.\n"
+    "# clipped to it. epsilon, delta and mu are its cost for each silo; later fits use it at no cost.\n"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CodeBook:
-    """How each column is centred, scaled and bounded, and where these numbers come from.
+    """How cells become numbers, and how each column is centred, scaled and bounded.
 
-    People write public numbers (``row_norm``, ``normalize``, ``offset``, ``scale``) and rules; preparation
-    finds all others. A private fit that is given no number finds them. Rules of comparisons leave nothing to
-    be found: their numbers follow from them.
+    You give public numbers (``row_norm``, ``normalize``, ``offset``, ``scale``) and rules. Without public
+    numbers, a private fit finds them itself. For comparisons, all numbers follow from the rule.
 
     Attributes
     ----------
     columns
-        Names, in order; None where columns have none. Where there are rules, those of their features.
+        Names in order, of features where there are rules; None for columns without names.
     row_norm
-        Public bound on the norm of a row; longer rows are clipped to it. None in a code book that was found.
+        Public bound on the norm of a row; longer rows are clipped to it. None where a fit found the bound.
     normalize
-        Whether every row is scaled to norm 1, as the paper does.
+        Whether every row is scaled to norm 1, as in the paper.
     offset, scale
-        What is subtracted from a column, and what it is divided by: one number per column, or a mapping from
-        names. A public scale is a choice of units, in which covariances are given.
+        Numbers to subtract from columns, and to divide them by: one per column, or a mapping from names.
+        A public scale is a choice of units, in which covariances are given.
     low, high
-        What its cells are clipped to first.
+        The range to which cells of a column are clipped first.
     bound
-        B, to which the norm of a row so treated is clipped.
+        The bound on the norm of a row after that; longer rows are clipped.
     found
         By column: how these numbers were found.
     epsilon, delta, mu
-        What finding them cost each silo, all of it; zeros where people gave them.
+        The privacy cost of finding them, per silo; zeros for public numbers.
     n_rows
-        How many rows it was found from; 0 where it was from none.
+        The number of rows that they were found from, or 0.
     rules
-        What the cells of tables become before all that; None where they are numbers already.
+        How cells of tables become numbers; None where cells are numbers.
     clipped
-        Shares of rows that the bound shortens and of their energy that it cuts off, by the noised counts
-        of norms; None where these were not counted.
+        Shares of rows that the bound clips, and of the variance that this removes, from noised counts of
+        norms; None without these counts.
     present
-        By column: about what share of the rows have a cell; None where that was not counted.
+        By column: approximate share of rows with a cell; None if not counted.
     outside
-        By column: about what share of these cells is outside its range; None where that was not counted.
+        By column: approximate share of these cells outside the range; None if not counted.
 
     Examples
     --------
@@ -137,7 +136,7 @@ class CodeBook:
         Parameters
         ----------
         path
-            A TOML file that `save`, ``fedpower fit`` or ``fedpower inspect`` wrote, or a person.
+            A TOML file, written by `save`, ``fedpower fit``, ``fedpower inspect`` or by hand.
         """
         file = read_toml(path, CodeBookFile, "the code book")
         if file.format != FORMAT:
@@ -145,14 +144,14 @@ class CodeBook:
         return file.book(str(path))
 
     def save(self, path: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write the code book to a file, whole or not at all, and return its path."""
+        """Write the code book to a file and return its path."""
         with new_file(Path(path), force=force) as place:
             place.write_text(rendered(self), encoding="utf-8")
         return Path(path)
 
     @property
     def has_public_numbers(self) -> bool:
-        """Whether people gave a bound, offsets or scales, so that none are to be found."""
+        """Whether a bound, offsets or scales are given, so that a fit finds none."""
         given = (self.row_norm, *((self.offset, self.scale) if self.is_draft else ()))
         return bool(self.normalize) or any(number is not None for number in given)
 
@@ -312,17 +311,17 @@ def comparisons(
     margin: str | None = None,
     range: tuple[float, float] | None = None,
 ) -> CodeBook:
-    """Return the code book of tables whose every row compares two items.
+    """Return a code book for tables in which each row compares two items.
 
     Parameters
     ----------
     items
-        What is ranked: public, and the same at every silo. Others are refused, in whatever row.
+        The items to rank: public, and the same at every silo. Rows with other items are refused.
     winner, loser
-        The columns that name the two items; each row has two different ones.
+        The columns that name the two items; they must differ in every row.
     margin, range
-        The column of how clearly the first won, negative where it lost and 0 for a tie, and the public
-        range that it is clipped to; without them the item in ``winner`` won.
+        The column with the margin of the first item (negative if it lost, 0 for a tie), and the public
+        range to which it is clipped. Without them, the item in ``winner`` won.
     """
     rule: dict[str, Any] = {"items": list(items), "against": loser}
     rule |= {} if margin is None else {"margin": margin}
@@ -338,7 +337,7 @@ def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> R
         known = columns or tuple(str(place) for place in range(n_features))
         unknown = [str(name) for name in given if str(name) not in known]
         if unknown:
-            raise InputError(f"ranges must be of the columns {shown(known)}, got {shown(unknown)}")
+            raise InputError(f"ranges must be for the columns {shown(known)}, got {shown(unknown)}")
         return tuple(_range(name, given[name]) if name in given else None for name in known)
     listed: Sequence[Any] = list(given)
     if len(listed) == 2 and all(np.ndim(end) == 0 and end is not None for end in listed):
