@@ -92,7 +92,7 @@ class Completion(TransformerMixin, Analysis):
             _about_the_middle(release, d),
             release.noise_std * (release.treatment.row_norm or 1.0) ** 2,
         )
-        # A count below two standard deviations may be nobody's.
+        # A count below two standard deviations may be 0.
         least = max(2.0 * sigma / KNOWN**2, _LEAST_COUNT)
         ends = np.array(list(spans.values()))
         self._middle, self._half = ends.mean(axis=1), (ends[:, 1] - ends[:, 0]) / 2

@@ -123,7 +123,7 @@ class FactorAnalysis(Analysis):
 def congruence(one: Array, other: Array) -> Array:
     """Return Tucker's congruence of each factor of ``other`` with its match among those of ``one``.
 
-    Cosines of columns, matched so that their sum is largest, whatever order and signs they have.
+    Cosines of columns, matched so that their sum is largest; order and signs do not matter.
 
     Parameters
     ----------
@@ -175,8 +175,8 @@ class _Fitted(NamedTuple):
 
     def near(self, correlation: Array, inverse: Array) -> Array:
         """Return the loadings that minimise the errors of nearly the same correlations."""
-        moved = (self.weights * (correlation - self.correlation)) @ self.loadings
-        return np.asarray(self.loadings + (inverse @ moved.ravel()).reshape(moved.shape))
+        change = (self.weights * (correlation - self.correlation)) @ self.loadings
+        return np.asarray(self.loadings + (inverse @ change.ravel()).reshape(change.shape))
 
 
 def _fit(release: Covariance, k: int) -> _Fitted:

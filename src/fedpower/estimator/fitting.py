@@ -66,7 +66,7 @@ class Data:
 
 
 def open_data(silos: Any, options: Options, extra: Extra = "refuse") -> Data:
-    """Return the silos' rows from whatever a user gives for them."""
+    """Return the silos' rows from any data that a user gives for them."""
     columns, sources = match_tables(named_sources(silos, options), options.rules, extra=extra)
     return Data(sources=sources, columns=columns, rules=rules_of_source(next(iter(sources.values()))))
 

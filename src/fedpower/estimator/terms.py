@@ -32,7 +32,7 @@ from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.moment import MOST_SQUARE_FEATURES
 from fedpower.values import LARGEST, public_vector
 
-ATTEMPTS = 3  # how often silos take part at most: a first time, and twice where somebody failed
+ATTEMPTS = 3  # how often silos take part at most: once, and twice more after a failure
 OVERSAMPLING = 10  # how many columns more than k a basis has unless ``iteration_rank`` is given
 PRIVATE_STEPS = 10  # T of the modes that noise every step unless ``n_steps`` is given: the paper's
 _MOST_FOR_SCORES = 0.5  # largest part of ε for scores: the rest must find their components

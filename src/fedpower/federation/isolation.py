@@ -148,7 +148,7 @@ def forbid_sockets(*families: int) -> None:
 
 
 def allow_sockets(*families: int) -> None:
-    """Let sockets of these address families alone be made; files' attributes can still be changed."""
+    """Allow only sockets of these address families; files' attributes can still be changed."""
     _filter_calls(families, listed=_ALLOW, others=_FAIL | errno.EACCES, attributes=True)
 
 
@@ -172,7 +172,7 @@ def node_reads(kit: Path, secrets: Iterable[Path] = ()) -> list[Path]:
 
 
 def check_confined(secrets: Iterable[Path], *, allowed: Iterable[Path] = ()) -> None:
-    """Refuse to go on where this process can open a secret, or make a file in it or beside it."""
+    """Refuse to continue if this process can open a secret, or make a file in it or next to it."""
     folders = [path.resolve() for path in allowed]
     for secret in secrets:
         if _opens(secret, os.O_RDONLY):

@@ -118,7 +118,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         """Read a frame; data of a connection that has not identified itself are refused."""
         greeting = frame[_TYPE_BYTE : _TYPE_BYTE + 1] in _GREETINGS
         if sfm_conn.sfm_endpoint is None and not greeting:
-            self._refuse(sfm_conn.conn, _peer_cn(sfm_conn.conn) or "somebody", "it did not identify itself")
+            self._refuse(sfm_conn.conn, _peer_cn(sfm_conn.conn) or "a stranger", "it did not identify itself")
         else:
             super().process_frame_task(sfm_conn, frame)
 

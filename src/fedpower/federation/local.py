@@ -121,7 +121,7 @@ def free_port() -> int:
 
 
 def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
-    """Write rows with a decaying spectrum within the study's bound, or a network; nobody's data."""
+    """Write simulated rows with a decaying spectrum within the study's bound, or a simulated network."""
     rng, nodes = np.random.default_rng(place), study.columns
     if study.options.network is not None:  # of two communities
         side = np.arange(len(nodes)) * 2 // len(nodes)

@@ -325,7 +325,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         try:
             ledger._be_durable()
             with ledger._transaction():
-                for statement in _SCHEMA if place else _SCHEMA[:1]:  # nobody else reaches one in memory
+                for statement in _SCHEMA if place else _SCHEMA[:1]:  # only this process reaches one in memory
                     ledger._query(statement)
                 ledger._append(cap)
                 ledger._append(Owner(silo=silo, data_set=data_set, for_experiments=for_experiments))
@@ -485,8 +485,8 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         so_far, charges = replace(account, mu=0.0, slack_delta=0.0), []
         for seq, made in enumerate(history.all(Release), start=1):
             so_far = so_far.charged(made.mu, made.slack_delta)
-            alone = replace(so_far, mu=made.mu, slack_delta=made.slack_delta)
-            costs = {"seq": seq, "epsilon": alone.epsilon, "total_epsilon": so_far.epsilon}
+            single = replace(so_far, mu=made.mu, slack_delta=made.slack_delta)
+            costs = {"seq": seq, "epsilon": single.epsilon, "total_epsilon": so_far.epsilon}
             charges.append(msgspec.structs.asdict(made) | costs)
         names = ("epsilon", "mu", "slack_delta", "n_releases")
         found = {
@@ -527,7 +527,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit what the body does, or undo all of it; nobody else writes meanwhile."""
+        """Commit what the body does, or undo all of it; no other process writes meanwhile."""
         with self._locked():
             self._query("SELECT 1")  # refuses a closed connection first
             if self._db.in_transaction:

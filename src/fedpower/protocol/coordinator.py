@@ -1,4 +1,4 @@
-"""The coordinator: drives a solver, one round at a time, whatever the network does to messages."""
+"""The coordinator: drives a solver, one round at a time, over an unreliable network."""
 
 import logging
 from collections import Counter, deque
@@ -206,7 +206,7 @@ class Coordinator:
 
     def _advance(self, closed: Round | None) -> None:
         while not self.done:
-            self._open = None  # nobody needs the question any more, which may be large
+            self._open = None  # the question may be large and is no longer needed
             try:
                 ask = next(self._solver) if closed is None else self._solver.send(closed)
             except StopIteration as stop:

@@ -169,7 +169,7 @@ def _in_plain_sums(
     supposed: tuple[str, ...] = ()
     asked = [(closed.kind, len(closed.answers)) for closed in rounds if closed.kind != SCORES]
     if study.noise == "covariance" and asked == [(COVARIANCE, len(sizes))] and not sampled:
-        # The result is computed from one sum of everybody's noised moment, and that alone.
+        # The result is computed only from one sum of all silos' noised moments.
         noise = smoothing(budget, sizes)
     summed = noise is not None and noise.mu < mu
     if summed and not used_before:
@@ -223,9 +223,9 @@ def _in_secure_sums(
 
 
 def _part(budget: Budget, *labels: str) -> str:
-    alone = epsilon_of(budget.mu(*labels), budget.left_delta)
+    by_itself = epsilon_of(budget.mu(*labels), budget.left_delta)
     part = f"{100.0 * budget.share(*labels):.3g}% of the budget (of mu squared)"
-    return f"as part of the same epsilon. This used {part}, which by itself is epsilon={alone:.3g}"
+    return f"as part of the same epsilon. This used {part}, which by itself is epsilon={by_itself:.3g}"
 
 
 def _published(study: Study) -> str:
@@ -240,7 +240,7 @@ REHEARSED = (
 
 
 def _public_facts(study: Study) -> tuple[str, ...]:
-    """Return what everybody may know about a study."""
+    """Return the public facts of a study."""
     recorded = f", recorded in ledgers as {study.ledger_name[:12]}" if study.is_private else ""
     number, columns = "the number of rows of each silo", "the columns, the row bound and any scales given"
     if study.network == "edge":

@@ -48,7 +48,7 @@ ROUNDING = 1e-6
 
 _LONGEST_RUN = 256
 HEADER_BYTES = 64 * 1024
-"""More than any message has besides its arrays."""
+"""More than any message has in addition to its arrays."""
 _MEMBER_BYTES = 1024
 """More than a silo's entry in the session of a secure sum has."""
 
@@ -197,8 +197,8 @@ def _of_steps(body: LocalSteps, ask: AskSteps, study: Study, n_rows: int) -> Ite
         peak = (1.0 + center) * _peak(study, n_rows, center)
         largest = 8.0 * study.n_features * peak**2 + ask.shift + pooled
     yield _array("a product", body.product, shape, largest)
-    beside = ask.align is None and ask.n_local_steps > 1
-    yield _array("a basis", body.basis, shape if beside else None, 1.0 + ROUNDING)
+    with_basis = ask.align is None and ask.n_local_steps > 1
+    yield _array("a basis", body.basis, shape if with_basis else None, 1.0 + ROUNDING)
     yield body.basis is None or is_orthonormal(body.basis), "a basis", "orthonormal columns"
     with_total = study.budget is None or study.budget.with_trace
     yield (total is not None) == with_total, "a total variance", "a number in its range"

@@ -58,7 +58,7 @@ def new_exchange_key() -> "X25519PrivateKey":
 
 
 def exchanged(own: "X25519PrivateKey", other: bytes) -> bytes:
-    """Return the 32 bytes that X25519 gives to both holders of the keys and to nobody else."""
+    """Return the 32 bytes that X25519 gives only to the two holders of the keys."""
     try:
         return own.exchange(require_cryptography().X25519PublicKey.from_public_bytes(other))
     except ValueError:
@@ -179,7 +179,7 @@ def partners(session: Session, count: int) -> tuple[tuple[int, ...], ...]:
     m = len(session.members)
     if count == m - 1:
         return tuple(tuple(other for other in range(m) if other != own) for own in range(m))
-    # The members in an order that nobody chooses: that of hashes of the whole session.
+    # The members in an order that no party can choose: that of hashes of the whole session.
     salt = b"fedpower ring 1" + session.digest
     by_hash = [hashlib.sha256(salt + member.key).digest() for member in session.members]
     ring = sorted(range(m), key=by_hash.__getitem__)

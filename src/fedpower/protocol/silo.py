@@ -47,7 +47,7 @@ _Multiply = Callable[[Array], Array]
 
 
 def take_local_steps(multiply: _Multiply, ask: AskSteps, total_variance: float | None = None) -> LocalSteps:
-    """Return Y_{t+1} after ``ask.n_local_steps`` steps from the broadcast basis, and Z_t beside it."""
+    """Return Y_{t+1} after ``ask.n_local_steps`` steps from the broadcast basis, and Z_t with it."""
     drift = None if ask.pooled is None else ask.pooled - multiply(ask.basis)
 
     def step(basis: Array) -> Array:
@@ -302,7 +302,7 @@ class Silo:
         return structs.replace(message, study=self.study.digest, silo=self.name, body=body)
 
     def _report_clipped(self) -> None:
-        """Report to the operator, once and to nobody else, how many rows the bound shortened."""
+        """Report once, and only to the operator, how many rows the bound clipped."""
         rows = self.releases.rows
         if isinstance(rows, Survey) and rows.clipped is not None and not self._reported:
             self._reported, (cut, all_rows) = True, rows.clipped

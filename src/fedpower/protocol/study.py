@@ -184,7 +184,7 @@ class Study:
 
     @functools.cached_property
     def queries(self) -> tuple[QueryTerms, ...]:
-        """Everything that is noised, in order; in an exact study the counts of scores alone."""
+        """Everything that is noised, in order; in an exact study only the counts of scores."""
         scores = (QueryTerms(SCORES, SCORE_CELLS, self.scores),) if self.scores else ()
         d, rest = self.n_features, 1.0 - math.fsum(self.preparation) - self.scores
         if self.noise == "covariance":
@@ -298,8 +298,8 @@ class Budget:
         study = self.study
         price = self.price(COVARIANCE) if self.share(COVARIANCE) else Price(self.total_mu, 0.0)
         weight = study.mean_weight if study.center else 0.0
-        moved = of_moment(study.n_features, mean_weight=weight, per_unit=study.counted_per_unit)
-        return noise_for(moved, price.multiplier, sizes, known)
+        change = of_moment(study.n_features, mean_weight=weight, per_unit=study.counted_per_unit)
+        return noise_for(change, price.multiplier, sizes, known)
 
     @property
     def with_trace(self) -> bool:
@@ -311,16 +311,16 @@ class Budget:
         """Return that of a noised step with its trace and its rounding; of the mean row at width 0."""
         study, rank = self.study, self.study.iteration_rank
         d, per_unit = study.n_features, study.counted_per_unit
-        size, columns, moved = d, 1, moved_by_row("mean")
+        size, columns, change = d, 1, moved_by_row("mean")
         if width != 0:
             size, columns = d * (width or rank) + int(self.with_trace), rank + 1
-            moved = moved_by_row("product", rank)
+            change = moved_by_row("product", rank)
         added = n_rows * (MOST_ROWS if per_unit else 1)
         slack = rounding_slack(
             added, d, iteration_rank=columns, longest_sum=_CENTRING * longest_sum(added, d)
         )
         longest = (1.0 + center_norm) ** 2
-        bound = (moved / n_rows * max(1, per_unit) + slack) * longest
+        bound = (change / n_rows * max(1, per_unit) + slack) * longest
         return of_reals(bound, size, largest=2.0 * longest, n_rows=n_rows)
 
     def std(self, n_rows: int, center_norm: float = 0.0) -> float:
@@ -449,7 +449,7 @@ def attempt_epsilon(study: Study, most: float) -> float:
 
 
 def epsilon_of_attempts(budget: Budget, attempts: int) -> float:
-    """Return the ε at the study's δ of so many attempts at a secure sum, whoever colludes as agreed."""
+    """Return the ε at the study's δ of so many attempts at a secure sum, against the agreed colluders."""
     if attempts == 1:
         return budget.study.epsilon
     mu = budget.total_mu * math.sqrt(attempts)

@@ -239,7 +239,7 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Layers:
         texts = [batch[name].cast(pl.String).str.strip_chars() for name in labels]
         placed = [text.replace_strict(places, default=None, return_dtype=pl.Int64) for text in texts[:2]]
         odd = placed[0].is_null() | placed[1].is_null()
-        if odd.any():  # whose name is not told
+        if odd.any():  # the error must not contain the name
             raise InputError(
                 f"every edge of {table.name} must be between two public nodes, got another name in "
                 f"row {row + int(odd.arg_max() or 0) + 1}; correct it, or add the node to nodes"

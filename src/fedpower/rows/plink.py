@@ -18,7 +18,7 @@ _MAGIC = b"\x6c\x1b\x01"
 """How a .bed file begins; the third byte means that each variant's samples are stored together."""
 
 _UNKNOWN = "0"
-"""An allele that nobody in the file has."""
+"""An allele that no sample in the file has."""
 
 _COUNTS = np.array(
     [[(2.0, np.nan, 1.0, 0.0)[byte >> shift & 3] for shift in (0, 2, 4, 6)] for byte in range(256)]
@@ -33,7 +33,7 @@ _Count = Callable[[NDArray[np.int64], int, int], Matrix]
 class PlinkSource(ArraySource):
     """The samples of a file of genotypes."""
 
-    beside: tuple[Path, Path]
+    companions: tuple[Path, Path]
     samples: tuple[str, ...]
     alleles: tuple[tuple[str, str], ...]
     ids: tuple[str, ...]
@@ -97,7 +97,7 @@ def _genotypes(
     path: Path,
     name: str,
     *,
-    beside: tuple[Path, Path],
+    companions: tuple[Path, Path],
     samples: Sequence[str],
     variants: Sequence[tuple[str, str, str, str, str]],
     count: _Count,
@@ -113,7 +113,7 @@ def _genotypes(
         n_rows=len(samples),
         columns=tuple(f"{variant}_{allele}" for variant, allele in zip(ids, counted, strict=True)),
         path=path,
-        beside=beside,
+        companions=companions,
         samples=tuple(samples),
         alleles=alleles,
         ids=tuple(ids),
@@ -124,11 +124,11 @@ def _genotypes(
 
 def plink_source(path: Path, name: str) -> PlinkSource:
     """Return the source of a .bed file with its .bim and .fam."""
-    beside = path.with_suffix(".bim"), path.with_suffix(".fam")
+    companions = path.with_suffix(".bim"), path.with_suffix(".fam")
     variants, samples = (
-        _words(file, f"{name} must have {file.name} next to it, got none") for file in beside
+        _words(file, f"{name} must have {file.name} next to it, got none") for file in companions
     )
-    for file, lines in zip(beside, (variants, samples), strict=True):
+    for file, lines in zip(companions, (variants, samples), strict=True):
         if not lines or any(len(words) != 6 for words in lines):
             raise InputError(f"{file} must have 6 words in every line, got another number")
     n_bytes = -(-len(samples) // 4)
@@ -151,7 +151,7 @@ def plink_source(path: Path, name: str) -> PlinkSource:
     return _genotypes(
         path,
         name,
-        beside=beside,
+        companions=companions,
         samples=[words[1] for words in samples],
         variants=[(words[0], words[3], words[1], words[4], words[5]) for words in variants],
         count=count,
@@ -160,9 +160,9 @@ def plink_source(path: Path, name: str) -> PlinkSource:
 
 def pgen_source(path: Path, name: str) -> PlinkSource:
     """Return the source of a .pgen file with its .pvar and .psam; ALT is the first allele here."""
-    beside = path.with_suffix(".pvar"), path.with_suffix(".psam")
-    variants = _table(beside[0], name, ("CHROM", "POS", "ID", "REF", "ALT"))
-    samples = _table(beside[1], name, ("IID",))
+    companions = path.with_suffix(".pvar"), path.with_suffix(".psam")
+    variants = _table(companions[0], name, ("CHROM", "POS", "ID", "REF", "ALT"))
+    samples = _table(companions[1], name, ("IID",))
     several = [words[2] for words in variants if "," in words[4]]
     if several:
         raise InputError(
@@ -193,7 +193,7 @@ def pgen_source(path: Path, name: str) -> PlinkSource:
     return _genotypes(
         path,
         name,
-        beside=beside,
+        companions=companions,
         samples=[words[0] for words in samples],
         variants=[
             (chromosome, place, own, _UNKNOWN if alt == "." else alt, ref)

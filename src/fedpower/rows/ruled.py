@@ -248,15 +248,15 @@ def _ratings(source: TableSource, rules: TableRules) -> pl.DataFrame:
 
 
 def made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[list[Any]]:
-    """Return columns that a rule covers, as text, by numbers around 0: nobody's data, for rehearsals."""
+    """Return columns that a rule covers, as text, from simulated numbers around 0, for rehearsals."""
     low, high = rule.range or (0.0, 1.0)
     within = low + (high - low) / (1.0 + np.exp(-values))
     numbers = (within if rule.range or rule.kind == "rating" else values).tolist()
     scattered, words = np.abs(values * 1e6), rule.levels or ("no", "yes")
     match rule.kind:
         case "comparison":
-            first, apart = scattered % len(words), 1 + scattered // len(words) % (len(words) - 1)
-            sides = (first, (first + apart) % len(words))
+            first, step = scattered % len(words), 1 + scattered // len(words) % (len(words) - 1)
+            sides = (first, (first + step) % len(words))
             chosen = [[words[int(place)] for place in side] for side in sides]
             return [*chosen, [repr(number) for number in numbers]] if rule.margin else chosen
         case "number":

@@ -107,7 +107,7 @@ class Watch:
 
 
 UNWATCHED = Watch()
-"""For readings that nobody watches or stops."""
+"""For readings without a progress display or a stop."""
 
 
 def largest_row_norm(source: RowSource, treatment: RowTreatment) -> float:

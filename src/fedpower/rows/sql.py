@@ -229,7 +229,7 @@ def connected(query: SqlQuery, name: str) -> Iterator[Any]:
 
 
 def libpq_url(query: SqlQuery, password: str | None) -> str:
-    """Return the database's URL with what libpq is to know besides."""
+    """Return the database's URL with further settings for libpq."""
     more = {"fallback_application_name": "fedpower", "user": query.user, "password": password}
     limited = "PGCONNECT_TIMEOUT" in os.environ or re.search("[?&](service|connect_timeout)=", query.database)
     more |= {"connect_timeout": None if limited else str(_CONNECT_SECONDS)}

@@ -25,7 +25,7 @@ MEAN_WEIGHT = 0.25
 """c of fits whose rows were centred before: their mean is small, and needs little of the budget."""
 
 UNSETTLED = "spread below the noise"
-"""How ``found`` ends for a column whose spread could not be told from 0."""
+"""How ``found`` ends for a column whose spread is hidden by noise."""
 
 FORMAT = "fedpower-codebook/2"
 _PUBLIC = ("row_norm", "normalize", "offset", "scale")  # what people give

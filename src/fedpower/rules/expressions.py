@@ -97,7 +97,7 @@ def compiled(
     gaps: bool = False,
     plain: bool = False,
 ) -> Compiled:
-    """Return a rule as expressions over raw batches of this schema; ``plain`` where nobody gave one."""
+    """Return a rule as expressions over raw batches of this schema; ``plain`` for a default rule."""
     if rule.kind == "comparison":
         return _comparisons(rule, cells, schema)
     column = _READERS[rule.kind](rule, cells[rule.column], schema[rule.column], plain)

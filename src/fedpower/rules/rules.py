@@ -277,7 +277,7 @@ def table_rules(content: Any, where: str) -> TableRules:
 
 
 def require_alone(called: str, rules: TableRules) -> None:
-    """Refuse features besides those of comparisons: the bound on their norm would not hold."""
+    """Refuse other features than those of comparisons: the bound on their norm would not hold."""
     only = rules.comparison
     if only is None:
         return

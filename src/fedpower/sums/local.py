@@ -1,4 +1,4 @@
-"""`LocalMoment`: what a silo asks of its own rows, wherever they are and whatever sums them."""
+"""`LocalMoment`: what a silo computes from its own rows, with any source and any kind of sum."""
 
 import copy
 import functools

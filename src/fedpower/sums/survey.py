@@ -370,7 +370,7 @@ def _counted(
     return np.bincount(first * bins + second, weights=weights, minlength=bins**2).astype(np.int64)
 
 
-# --- what a silo's own operator is shown about its rows, and nobody else ----------------------------------
+# --- what only a silo's own operator sees about its rows --------------------------------------------------
 
 ONLY_YOU = "(only you see this)"
 
