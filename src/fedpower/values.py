@@ -30,7 +30,8 @@ else:
             self._name = name
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(import_module(self._name), name)
+            found = vars(self)[name] = getattr(import_module(self._name), name)
+            return found
 
     pl, sparse = _Lazy("polars"), _Lazy("scipy.sparse")
 

@@ -281,7 +281,7 @@ def test_on_paper_pictures_and_words_are_all_there(browser, pages, kind):
     hidden, paper, unseen = measure(
         browser,
         "return [seen(document.querySelector('nav')), behind(document.querySelector('main')),"
-        "[...document.querySelectorAll('svg[role], figcaption, #privacy table, #provenance table')]"
+        "[...document.querySelectorAll('svg[role], figcaption, #privacy table, #columns table')]"
         ".filter(e => !seen(e)).length]",
     )
     assert not hidden

@@ -88,14 +88,14 @@ def test_the_noise_of_an_edge_release_is_what_its_budget_says(by_edge):
 def test_the_statement_says_what_is_protected_and_what_is_not(by_edge):
     said = str(by_edge.privacy_)
     assert "one edge of one layer of one silo" in said
-    assert "a node with several edges is protected for each edge only" in said
-    assert "not how many edges or layers one has" in said
+    assert "a node with many edges is not protected as a whole" in said
+    assert "the number of silos, but not of their edges or layers" in said
     assert "row" not in said
     model = FedCommunities(K, unit="row").fit_silos(LAYERS)
     assert "one row of one silo" in str(model.privacy_)
     assert "Every edge is in the rows of both its nodes" in str(model.privacy_)
     assert model.rates_ is None
-    told = "The mean weight of a pair of nodes is unknown, because rows were scaled"
+    told = "The mean weight of a pair of nodes is not known: rows were protected"
     assert any(each.startswith(told) for each in model.analysis_.account().sentences)
     assert model.release_.silo_sizes["silo-1"] == D
 
@@ -163,7 +163,7 @@ def test_weights_beyond_the_public_maximum_are_capped_and_that_is_told_their_own
         FedCommunities(K, epsilon=math.inf, unit=Edge(1.5)).fit_silos(LAYERS)
     assert np.array_equal(exact.release_.pooled.covariance, sum(LAYERS) / 4)
     noised = FedCommunities(K, unit=Edge(2.0)).fit_silos(heavy)
-    assert "the largest possible edge weight, 2" in str(noised.privacy_)
+    assert "the largest weight of an edge, 2" in str(noised.privacy_)
 
 
 def test_what_is_about_rows_is_refused_of_edges():
@@ -174,11 +174,11 @@ def test_what_is_about_rows_is_refused_of_edges():
         Communities(2).fit(release)
     for settings, said in (
         ({"noise": "step"}, "noise must be 'covariance'"),
-        ({"row_norm": 3.0}, "codebook must be left out where edges are protected"),
+        ({"row_norm": 3.0}, "codebook must be left out where edges are protected: no row is treated"),
         ({"solver": "krylov"}, "solver='krylov' must be left out"),
         ({"edge_weight": 1e300}, "edge_weight must be a number from 1e-100 to 1e100"),
         ({"network": "node"}, "network must be one of 'edge', 'row', got 'node'"),
-        ({"unit": "person"}, "unit must be left out for networks"),
+        ({"unit": "person"}, "unit must be left out of networks"),
     ):
         with pytest.raises(InputError, match=said):
             fed_pca(2, **{"network": "edge", **settings}).fit_silos(LAYERS)

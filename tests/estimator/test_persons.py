@@ -95,12 +95,12 @@ def private(silos):
 def test_the_statement_speaks_of_persons_and_of_several_silos(private, tmp_path):
     model, said = private, str(private.privacy_)
     assert "per person, against the coordinator and the public." in model.privacy_.brief
-    assert "Private: one person of one silo.\nNeighbours are data sets that differ in all rows" in said
+    assert "Private: one person of one silo.\nNeighbours: data sets that differ in the rows" in said
     assert "the number of persons of each silo" in said
     assert "The column 'patient_id' identifies the person of each row" in said
     both = epsilon_of(model.privacy_.protections[0].mu * math.sqrt(2), 1e-6)
     assert both == pytest.approx(1.455, abs=5e-4)
-    assert "Two of them together reveal at most epsilon=1.455 at delta=1e-06" in said
+    assert "Two silos together give at most epsilon=1.455 at delta=1e-06" in said
     found = load(model.save(tmp_path / "result"))
     assert (found.study, str(found.privacy)) == (model.study_, said)
     page = (tmp_path / "result" / "report.html").read_text()
@@ -145,9 +145,7 @@ def test_wrong_ids_are_refused_in_one_sentence(silos):
         ),
         "unit must be the name of the column": lambda: FedPCA(1, unit="").fit_silos(silos),
         "rows must be a whole number of at least 1": lambda: Person("patient_id", 0),
-        "rows_per_unit must be given with unit, got 2": lambda: FedPCA(1, unit=Person(None, 2)).fit_silos(
-            plain
-        ),
+        "rows_per_unit must go with unit, got 2": lambda: FedPCA(1, unit=Person(None, 2)).fit_silos(plain),
     }
     for sentence, fit in fits.items():
         with pytest.raises(InputError, match=sentence):
@@ -159,11 +157,11 @@ def test_persons_whose_sums_cannot_be_noised_are_refused(silos):
     frame = visits(3, 30)
     often = pd.concat([frame.assign(patient_id="P0")] * 60 + [frame])
     model = fed_pca(1, epsilon=1.0, unit="patient_id", noise="step", standardize=False, **TOLD)
-    with pytest.raises(InputError, match="must have at most 64 rows per person"):
+    with pytest.raises(InputError, match="must have 64 rows a person at most"):
         model.fit_silos([often])
     with pytest.warns(NoiseWarning):
         assert model.set_params(noise="covariance").fit_silos([often]).n_samples_seen_ == 31
-    with pytest.raises(InputError, match="noise='clipped' must be used without unit"):
+    with pytest.raises(InputError, match="noise='clipped' must go without unit"):
         model.set_params(noise="clipped").fit_silos(silos)
     guessed = fed_pca(2, standardize=False, unit="patient_id", energy=0.01, **TOLD)
     assert guessed.fit_silos(silos).study_.noise == "covariance"

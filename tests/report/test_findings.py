@@ -65,8 +65,8 @@ def test_what_a_tight_bound_does_is_in_the_angles_and_in_words():
     assert result.record.clipping_summary.startswith("Clipping: about ")
     shown = parsed(page(result))
     assert result.record.clipping_summary in words(shown.by_id("components"))
-    rest = r"the rest comes from rows that the bound shortens \(about \d+% of their squared length\)\."
-    assert re.search(rf"Of the \d+° of pc1, noise makes \d+°; {rest}", words(shown.by_id("summary")))
+    rest = r"clipping, which removed about \d+% of the variance, accounts for the rest\."
+    assert re.search(rf"Noise accounts for \d+° of the \d+° of pc1; {rest}", words(shown.by_id("summary")))
 
 
 @pytest.mark.slow

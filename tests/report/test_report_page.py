@@ -2,24 +2,31 @@
 
 import base64
 import hashlib
+import re
 import shlex
 import shutil
+import warnings
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from parsed_page import Node, check_whole, parsed, words
 
 import fedpower
+from benchmarks.fits import fed_pca
 from fedpower.estimator.terms import options_of
 from fedpower.privacy.statement import as_sentence
-from fedpower.report import Result
+from fedpower.report import Result, charts
 from fedpower.report.outcome import recorded
 from fedpower.report.page import result_page
 from fedpower.report.record import ARRAYS, REPORT, RUN
 from fedpower.report.result import write_report
 from fedpower.report.view import findings
+from fedpower.rules.codebook import CodeBook
+from fedpower.rules.rules import table_rules
 from sample_results import HOSTILE, KINDS, PRIVATE, hospitals, with_run, with_spectrum, written
 
 
@@ -37,12 +44,12 @@ def with_angles(result: Result, components: list[float], subspaces: list[float])
 def test_a_page_is_whole_and_depends_on_arrays_and_record_alone(kind, folders, result, shown, tmp_path):
     root, found = shown(kind), result(kind)
     check_whole(root)
-    contents = ["privacy", "components", "loadings", "scores", "rounds", "silos", "provenance"]
+    contents = ["components", "loadings", "scores", "privacy", "columns", "silos", "rounds", "provenance"]
     if kind != "scored":
         contents.remove("scores")
     assert [each.attributes["id"] for each in root.every("section")] == ["summary", *contents]
     pictures = root.every("svg", role="img")
-    assert len(pictures) >= 2 + found.n_components
+    assert len(pictures) > found.n_components
     assert all("table" in picture.children[1].text for picture in pictures)
     summary = words(root.by_id("summary"))
     assert all(sentence in summary for sentence in findings(found))
@@ -107,29 +114,32 @@ def test_a_private_result_states_all_that_its_statement_holds(kind, result, show
 
 def test_what_is_not_private_says_so_twice(result, shown):
     for kind in ("exact", "sampled"):
-        assert "NOT PRIVATE: nothing is protected" in words(shown(kind).by_id("summary"))
+        assert "Not private: exact numbers left every silo." in words(shown(kind).by_id("summary"))
         assert "NOT PRIVATE (ε = ∞)" in words(shown(kind).by_id("privacy"))
         assert "Private:" not in words(shown(kind))
     leak = "the row bound was read from the rows"
     privacy = {**result("private").run["privacy"], "private": False, "leak": leak}
     root = changed(result("private"), privacy=privacy)
-    assert f"NOT PRIVATE, although ε = 1 was requested: {leak}" in words(root.by_id("privacy"))
-    assert f"NOT PRIVATE: nothing is promised, because {leak}." in words(root.by_id("summary"))
+    assert f"NOT PRIVATE although ε = 1 was requested: {leak}" in words(root.by_id("privacy"))
+    assert f"Not private: {leak}." in words(root.by_id("summary"))
     assert not root.by_id("privacy").every("table")
 
 
 def test_a_large_epsilon_is_called_what_it_is(result):
     privacy = result("private").run["privacy"]
-    for epsilon, odds, verdict in (
-        (0.5, "1.65", ""),
-        (3.9999999959, "54.6", " That is weak protection."),
-        (12.0, "163,000", " That promises little."),
-        ("inf", "∞", " That promises little."),
+    for epsilon, odds, level, verdict in (
+        (0.5, "1.6", "good", "Every row is protected at ε = 0.5."),
+        (3.9999999959, "55", "care", "ε = 4 is weak protection."),
+        (12.0, "160,000", "bad", "ε = 12 is almost no protection."),
     ):
         rows = [{**row, "epsilon": epsilon} for row in privacy["protections"]]
-        found = words(changed(result("private"), privacy={**privacy, "protections": rows}).by_id("summary"))
-        assert f"shift by a factor of {odds} at most" in found
-        assert found.endswith(f"10⁻⁶.{verdict}")
+        near = {**result("private").run["angles"], "components": [1] * 4, "subspaces": [1] * 4}
+        told = {"privacy": {**privacy, "protections": rows}, "clipping": None, "angles": near}
+        found = changed(result("private"), **told)
+        assert f"odds change by at most ×{odds}, per row" in words(found.by_id("summary"))
+        (line,) = found.every("p", class_="judgment")
+        assert verdict in words(line)
+        assert line.attributes["class"] == f"judgment {level}"
 
 
 def test_the_command_parameters_or_study_that_give_it_again_are_told(result, shown):
@@ -143,17 +153,17 @@ def test_the_command_parameters_or_study_that_give_it_again_are_told(result, sho
     assert "ab" * 32 in words(reported["federated"])
 
 
-def test_a_secure_sum_is_neither_promised_again_for_nothing_nor_called_a_noised_moment(shown):
+def test_a_secure_sum_is_neither_promised_again_for_nothing_nor_called_a_noised_covariance(shown):
     again = words(shown("secure").by_id("provenance"))
-    assert "A secure sum is asked for again: running this again spends ε = 1 again." in again
-    assert "nothing is charged" not in again
+    assert "each run spends ε = 1." in again
+    assert "at no cost" not in again
     privacy = words(shown("secure").by_id("privacy"))
-    assert "covariance: each silo added its share of the noise to a masked sum" in privacy
-    assert "was noised once" not in privacy
-    assert "was noised once" in words(shown("private").by_id("privacy"))
+    assert "Each silo added its share of the noise to a masked sum" in privacy
+    assert "noised its covariance once" not in privacy
+    assert "noised its covariance once" in words(shown("private").by_id("privacy"))
 
 
-WITHIN = "is within 45° of the component that the rows have"
+WITHIN = "is within 45° of the exact component"
 ANGLES: list[tuple[list[float], list[float], list[str]]] = [
     ([3, 4, 5, 6], [3, 4, 5, 6], [f"pc1 to pc4 are determined: each {WITHIN}"]),
     (
@@ -161,15 +171,16 @@ ANGLES: list[tuple[list[float], list[float], list[str]]] = [
         [3, 60, 6.2, 7],
         [
             "pc1 and pc4 are determined",
-            "pc2 and pc3 cannot be told apart; together with pc1 they are within 7°.",
+            "pc2 and pc3 cannot be distinguished; together with pc1 they are within 7°.",
         ],
     ),
     (
         [70, 70, 50, 80],
         [70, 6, 40, 70],
         [
-            "No component is determined: each may be more than 45° off, at 90% confidence.",
-            "pc1, pc2 and pc3 cannot be told apart; together they are within 40°. pc4 is not determined.",
+            "No component is determined: each may be more than 45° from the exact one, at 90% confidence.",
+            "pc1, pc2 and pc3 cannot be distinguished; together they are within 40°.",
+            "pc4 is not determined.",
         ],
     ),
     (
@@ -177,7 +188,7 @@ ANGLES: list[tuple[list[float], list[float], list[str]]] = [
         [5, 44, 80, 85],
         [
             "pc1 is determined: it is within 45°",
-            "pc2 is not determined by itself; together with pc1 it is within 44°.",
+            "pc2 is not determined on its own; together with pc1 it is within 44°.",
             "pc3 and pc4 are not determined.",
         ],
     ),
@@ -199,7 +210,7 @@ def test_what_is_determined_is_told_by_shape_and_by_word(components, subspaces, 
     rows = root.by_id("components").every("table")[0].every("tr")[1:]
     assert [words(row.children[4]) for row in rows] == [f"{angle}°" for angle in components]
     loadings = root.by_id("loadings")
-    assert words(loadings).count("○ not determined: do not read it") == 4 - known
+    assert words(loadings).count("○ not determined: do not interpret it") == 4 - known
     assert len(loadings.every("details", class_="undetermined")) == 4 - known
 
 
@@ -214,7 +225,7 @@ def test_what_is_exact_has_eigenvalues_beyond_drawn_and_may_be_without_variance(
     assert len(noised.every("table")[1].every("tr")) == 1 + 7
     assert len(section(with_spectrum(result("exact"), 2000)).every("path", class_="beyond")) == 20
     summary = words(with_angles(result("exact"), [0, 0, 90, 90], [0, 0, 90, 90]).by_id("summary"))
-    assert "pc3 and pc4 are not determined: without variance, or with the same as others." in summary
+    assert "pc3 and pc4 are not determined: no variance, or the same variance as another." in summary
 
 
 @pytest.mark.parametrize("kind", ["private", "hostile", "krylov"])
@@ -238,8 +249,9 @@ def test_loadings_are_listed_by_size_with_the_columns_they_belong_to(kind, resul
 
 def test_one_round_is_told_in_words_and_many_are_drawn(result, shown):
     single = shown("private").by_id("rounds")
-    assert "One round did it" in words(single)
+    assert "1 round: " in words(single)
     assert not single.every("svg")
+    assert not [part for part in single.every("details") if "open" in part.attributes]
     assert "Change" not in words(single)
     run, many = result("krylov").run, shown("krylov").by_id("rounds")
     convergence, traffic = many.every("svg", role="img")
@@ -282,7 +294,6 @@ def test_silos_of_a_federation_that_were_silent_or_set_aside_are_listed(result, 
 
 def test_budgets_of_silos_are_shown_only_where_the_record_has_them(result, shown):
     plain = words(shown("private").by_id("privacy"))
-    assert "Spent of what was asked for" in plain
     assert "known to that silo only" in plain
     budget = {"spent": 1.0, "left": 1.67, "cap": 2.0, "delta": 1e-6, "used": 0.31}
     silos = [{**each, "budget": budget} for each in result("private").run["silos"]]
@@ -291,3 +302,66 @@ def test_budgets_of_silos_are_shown_only_where_the_record_has_them(result, shown
     assert [words(cell) for cell in found.every("table")[1].every("tr")[1].children] == [
         "north", "1.000", "1.670", "2.000", "10⁻⁶", "31.0%",
     ]  # fmt: skip
+
+
+def test_captions_name_the_columns_that_make_up_a_component_and_none_of_noise(result):
+    found = with_angles(result("private"), [1, 65, 65, 65], [1, 65, 65, 65]).by_id("components")
+    first, *others = (words(line) for line in found.every("ol", class_="made-of")[0].every("li"))
+    loadings, names = result("private").components[0], np.array(result("private").feature_names)
+    large = np.abs(loadings) >= np.abs(loadings).max() / 2
+    assert set(re.findall(r"test\d", first)) == set(names[large])
+    up, _, down = first.partition(" up")
+    assert set(re.findall(r"test\d", up)) == set(names[large & (loadings > 0)])
+    assert set(re.findall(r"test\d", down)) == set(names[large & (loadings < 0)])
+    assert all("not determined: do not interpret it" in line for line in others)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, float("inf")])
+def test_rows_that_are_all_zero_get_a_red_line_and_no_caption(epsilon):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = fed_pca(2, epsilon=epsilon, delta=1e-6).fit_silos([np.zeros((300, 4))]).result_
+    root = parsed(result_page(found))
+    check_whole(root)
+    assert root.every("p", class_="bad")
+    assert "0 of 2" in words(root.by_id("summary"))
+    assert words(root.by_id("components")).count("do not interpret it") == 2
+    assert not root.by_id("loadings").every("div", class_="plane")
+
+
+def test_labels_of_a_biplot_overlap_at_no_width():
+    angles = np.linspace(0, 6, 40)
+    names = [f"a longish name {place}" for place in range(40)]
+    drawn = charts.arrows(np.cos(angles).tolist(), np.sin(angles).tolist(), names)
+    labelled = [arrow for arrow in drawn if arrow[3]]
+    assert len(drawn) == 30
+    assert 5 < len(labelled) < 30
+    for side in (290, 360, 480):
+        boxes = []
+        for _, x, y, label, dx, dy, anchor in labelled:
+            wide = 7.2 * len(label)
+            left = x * side + dx - wide * {"start": 0, "middle": 0.5, "end": 1}[anchor]
+            boxes.append((left, y * side + dy - 11, left + wide, y * side + dy + 4))
+        for one, other in combinations(boxes, 2):
+            assert one[0] >= other[2] or other[0] >= one[2] or one[1] >= other[3] or other[1] >= one[3]
+
+
+def test_rules_of_cells_and_the_treatment_of_missing_ones_are_listed():
+    rules = {
+        "age": {"kind": "number", "range": [0, 100]},
+        "sex": {"levels": ["f", "m"], "missing": "other"},
+        "stage": {"ordered": ["low", "high"], "missing": "low"},
+        "smoker": {"kind": "yes/no", "missing": 0, "indicator": True, "missing_words": ["NA"]},
+    }
+    table = pd.DataFrame({"age": [30.0, 50, 70], "sex": ["f", "m", "f"], "stage": ["low", "high", "high"],
+                          "smoker": ["no", "yes", "no"]})  # fmt: skip
+    book = CodeBook(rules=table_rules(rules, "the test"))
+    found = fed_pca(1, epsilon=float("inf"), codebook=book).fit_silos([table]).result_
+    rows = [[words(cell) for cell in row.children] for row in
+            parsed(result_page(found)).by_id("columns").every("table")[0].every("tr")[1:]]  # fmt: skip
+    assert rows == [
+        ["age", "number, 0 to 100", "not allowed"],
+        ["sex", "one column per level: f, m, other", "count as other"],
+        ["stage", "low = 0, high = 1", "become 0"],
+        ["smoker", "yes = 1, no = 0", "become 0; marked in an extra column (also NA)"],
+    ]

@@ -1,5 +1,6 @@
-"""The privacy statement of every result, in plain words for a data officer."""
+"""The privacy statement that goes with every result, in words a data officer reads."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,56 +9,54 @@ ROW, PERSON, EDGE = "one row of one silo", "one person of one silo", "one edge o
 """Units of privacy."""
 
 _KEPT = "each silo runs unmodified fedpower and keeps its rows, its ledger and its noise secret"
-_BOUNDED = "a public rule bounds rows before anything is computed from them"
+_BOUNDED = "a public rule bounds every row before anything is computed from it"
 
 
 def whom(*, network: str = "", person: str = "", rows_per_unit: int = 1) -> dict[str, Any]:
-    """Return by name who is protected, which data sets look alike to an observer, and the assumptions.
+    """Return the unit of privacy, what neighbouring data sets are, and what the promise assumes.
 
     ``network`` is ``edge`` or ``row`` where a network is summed; ``person`` the column of persons.
     """
     unit, kept, bounded = ROW, _KEPT, _BOUNDED
     neighbours = "data sets that differ in the content of one row (replace-one); row counts are public"
-    counted = "each row counts as one person; a person with several rows is protected for each row only"
+    counted = "each row is protected on its own; a person with several rows is not protected as a whole"
     if network:
         kept = kept.replace("its rows", "its network")
-        counted = "each row of an adjacency matrix counts by itself; a node is protected for each row only"
+        counted = "each row of an adjacency matrix is protected on its own; a node with several rows is not"
     if network == "edge":
         unit = EDGE
         neighbours = (
-            "networks on the same public nodes that differ in one edge of one layer: in whether it is there "
-            "or in its weight"
+            "networks on the same public nodes that differ in one edge of one layer: in its weight, or in "
+            "whether it exists"
         )
         counted = (
-            "all that connects two nodes in a layer is one edge; a node with several edges is protected for "
-            "each edge only"
+            "all that joins two nodes in a layer is one edge, and each edge is protected on its own; a node "
+            "with many edges is not protected as a whole"
         )
-        bounded = "a public maximum caps edge weights before anything is computed from them"
+        bounded = "edge weights are capped at a public maximum before anything is computed from them"
     elif person:
         unit = PERSON
-        neighbours = "data sets that differ in all rows of one person, "
+        neighbours = "data sets that differ in the rows of one person: "
         neighbours += (
             "in their content and their number; the number of persons is public"
             if rows_per_unit == 1
-            else f"of which at most {rows_per_unit} count; the total number of counted rows is public"
+            else f"in their content, of {rows_per_unit} rows at most; the number of rows used is public"
         )
         counted = (
-            f"the column {person!r} identifies the person of each row; a person with two ids is protected "
-            "for each id only"
+            f"the column {person!r} identifies the person of each row; a person with two ids counts as two"
         )
     return {"unit": unit, "neighbours": neighbours, "assumptions": (kept, counted, bounded)}
 
 
 ALL_NOT_PRIVATE = (
-    "NOT PRIVATE (epsilon = inf): silos sent exact numbers, and anyone who reads the messages or the result "
-    "can learn about single rows"
+    "NOT PRIVATE (epsilon = inf): exact numbers left every silo. Anyone who reads the messages or the "
+    "result can learn about single rows"
 )
 """How the statement of an exact fit begins."""
 
 
 EXACT_SCORES = (
-    "rows were counted exactly by their scores on the first two components: NOT differentially private, "
-    "and a count of 1 is one row"
+    "the counts of rows by score are exact and NOT differentially private: a count of 1 shows one row"
 )
 """A note of the statement of an exact fit."""
 
@@ -80,21 +79,21 @@ class PrivacyStatement:
     Attributes
     ----------
     mode
-        What received noise; ``none`` promises nothing.
+        What was noised; ``none`` promises nothing.
     asked_epsilon, delta
-        The privacy that the study requested.
+        What the study asked for.
     protections
         One per observer.
     public
         What anyone may know.
     leak
-        What was read from the rows without noise, which voids the promise; otherwise None.
+        What was read from the rows without noise, which voids the promise; None where nothing was.
     notes
-        Further facts that the reader must know.
+        What else the reader must know.
     assumptions
         What the promise depends on.
     unit, neighbours
-        Who is protected, and which data sets look alike to an observer.
+        What is protected, and which data sets are hard to distinguish.
     """
 
     mode: str
@@ -111,6 +110,11 @@ class PrivacyStatement:
     @property
     def is_private(self) -> bool:
         return self.mode != "none" and self.leak is None
+
+    @property
+    def spent(self) -> float:
+        """The largest ε, that of the observer who sees most; infinite where nothing is promised."""
+        return max((row.epsilon for row in self.protections), default=math.inf)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the statement by name, and whether it promises anything."""
@@ -132,15 +136,15 @@ class PrivacyStatement:
     def __str__(self) -> str:
         if self.leak is not None:
             return (
-                f"NOT PRIVATE, although epsilon={self.asked_epsilon:g} was requested: {self.leak}; "
-                "noise was added, but nothing is promised."
+                f"NOT PRIVATE although epsilon={self.asked_epsilon:g} was requested: {self.leak}. "
+                "Noise was added, but nothing is protected."
             )
         if not self.is_private:
             return "\n".join([f"{ALL_NOT_PRIVATE}.", *_listed("Notes", map(as_sentence, self.notes))])
         lines = [
             f"Private: {self.unit}.",
-            f"Neighbours are {self.neighbours}.",
-            f"Noise mode {self.mode!r}, requested epsilon={self.asked_epsilon:g} at delta={self.delta:g}.",
+            f"Neighbours: {self.neighbours}.",
+            f"Requested: epsilon={self.asked_epsilon:g}, delta={self.delta:g}, noise={self.mode!r}.",
         ]
         lines += [
             f"Against {row.observer} (sees {row.sees}): epsilon={row.epsilon:.4g}, delta={row.delta:g}."

@@ -66,14 +66,14 @@ PUBLISHED = "the published components and eigenvalues"
 """What the public sees of a fit, unless the pooled moment is published too."""
 
 USED_BEFORE = (
-    "an earlier run used the same noised covariances. The two results can be compared, so the public gets "
-    "no smaller epsilon than the coordinator. Nothing was charged again"
+    "an earlier run used the same noised covariances, and anyone could compare the two results. So the "
+    "public's epsilon is that of the coordinator. Nothing was charged again"
 )
 """A note of the privacy statement."""
 
 SMOOTHED = (
-    "the public does not know the silos' noised covariances. SHAKE-256 derived a little more noise from "
-    "them, which was added to their sum before anything was computed from it"
+    "the public does not know the silos' noised covariances. SHAKE-256 of them gives a little more noise, "
+    "which is added to their sum before anything is computed from it"
 )
 """An assumption of the public's smaller epsilon."""
 
@@ -104,7 +104,7 @@ def state_privacy(
         attempts = attempts_charged(rounds)
         distance = attempts * budget.distance
         protections, notes = _in_secure_sums(study, budget, len(sizes), attempts)
-        public = (*public, "which silos took part in the sum")
+        public = (*public, "the silos of the session")
         supposed: tuple[str, ...] = ("the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20",)
     else:
         distance = budget.distance
@@ -113,28 +113,28 @@ def state_privacy(
         )
     if study.preparation:
         notes += (
-            f"offset, scale and bound of the columns were found privately, {_part(budget, *STAGES)}. The "
-            "code book that holds them is public: later fits can use it at no further cost",
+            f"the centre, scale and bound of the columns were found privately, {_part(budget, *STAGES)}. The "
+            "code book that holds them is public: later fits can use it at no cost",
         )
     if study.scores:
         notes += (
             "rows were counted by their scores on the first two components, with noise, "
-            f"{_part(budget, SCORES)}. The grid follows from earlier releases",
+            f"{_part(budget, SCORES)}. The grid depends only on numbers that were released before",
         )
     first = protections[0]
     if study.network == "row":
         both = epsilon_within(2.0 * first.mu, first.delta, distance)
         notes += (
-            "a row holds the edges of one node in one layer. Each edge is in the rows of both its nodes, and "
-            f"is protected at epsilon={both:.4g}, delta={first.delta:g}",
+            "a row holds a node's edges in one layer. Every edge is in the rows of both its nodes, and is "
+            f"protected at epsilon={both:.4g}, delta={first.delta:g}",
         )
     elif study.unit and len(sizes) > 1:
         times = 2.0 if secure else math.sqrt(2.0)
         both = epsilon_within(times * first.mu, first.delta, distance * (1.0 if secure else 2.0))
         notes += (
-            "a person with rows in several silos is protected by each of them. Two of them together reveal "
-            f"at most epsilon={both:.4g} at delta={first.delta:g}. For k silos it is "
-            + ("k times mu" if secure else "the square root of k times mu"),
+            "a person with rows in several silos is protected in each of them. Two silos together give at "
+            f"most epsilon={both:.4g} at delta={first.delta:g}. For k silos, multiply mu by "
+            + ("k" if secure else "the square root of k"),
         )
     return PrivacyStatement(
         mode=study.noise,
@@ -169,7 +169,7 @@ def _in_plain_sums(
     supposed: tuple[str, ...] = ()
     asked = [(closed.kind, len(closed.answers)) for closed in rounds if closed.kind != SCORES]
     if study.noise == "covariance" and asked == [(COVARIANCE, len(sizes))] and not sampled:
-        # The result is computed only from one sum of all silos' noised moments.
+        # The result is computed from one sum of everybody's noised moment, and that alone.
         noise = smoothing(budget, sizes)
     summed = noise is not None and noise.mu < mu
     if summed and not used_before:
@@ -178,7 +178,7 @@ def _in_plain_sums(
         mu, left = noise.mu, left - len(sizes) * budget.slack_delta
         if study.scores:  # each silo's counts are published, with its own noise
             mu = math.hypot(mu, budget.mu(SCORES))
-        sees += " of this fit, and no other result of the same releases"
+        sees += ", of this fit and of no other from the same releases"
         supposed = (SMOOTHED,)
     public = Protection(
         observer="the public", sees=sees, epsilon=epsilon_of(mu, left), delta=study.delta, mu=mu
@@ -203,19 +203,19 @@ def _in_secure_sums(
     silos = "1 silo" if c == 1 else f"{c} silos"
     summed = f"{len(study.queries)} noised sums" if len(study.queries) > 1 else "noised sum"
     protections = (
-        protection("the coordinator by itself", f"the {summed} over all silos", 0),
+        protection("the coordinator on its own", f"the {summed} over all silos", 0),
         protection(
             f"the coordinator together with {silos} of the {m}",
-            f"the {summed} over all silos and the noise of those that collude",
+            f"the {summed} over all silos, and the noise of the colluding ones",
             c,
         ),
         protection("the public", _published(study), 0),
     )
     times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     notes = (
-        "the silos' covariances were summed securely, and each silo added a share of the noise. If more than "
-        f"{silos} revealed theirs, the noise would be less than requested",
-        f"no silo was charged for more than {times} on these rows, earlier runs included. "
+        "the silos' covariances were summed securely, and every silo added a share of the noise. If more "
+        f"than {silos} revealed their shares, the protection would be weaker than requested",
+        f"the silo that was charged most often on these rows was charged for {times}, earlier runs included. "
         f"All {study.attempts} that the study allows would cost "
         f"epsilon={epsilon_of_attempts(budget, study.attempts):.4g}",
     )
@@ -223,9 +223,9 @@ def _in_secure_sums(
 
 
 def _part(budget: Budget, *labels: str) -> str:
-    by_itself = epsilon_of(budget.mu(*labels), budget.left_delta)
+    own = epsilon_of(budget.mu(*labels), budget.left_delta)
     part = f"{100.0 * budget.share(*labels):.3g}% of the budget (of mu squared)"
-    return f"as part of the same epsilon. This used {part}, which by itself is epsilon={by_itself:.3g}"
+    return f"out of the same epsilon. That took {part}, which is epsilon={own:.3g} on its own"
 
 
 def _published(study: Study) -> str:
@@ -233,29 +233,29 @@ def _published(study: Study) -> str:
 
 
 REHEARSED = (
-    "all silos ran in one process, whose operator could read their rows. The masks, signatures and "
-    "ledgers were real, but they hide nothing from that operator: this is a rehearsal"
+    "all silos ran in one process, and its operator could read their rows. The masks, signatures and "
+    "ledgers were real, but the sum hid nothing from that operator: this is a rehearsal"
 )
-"""Said where a secure sum was made on one machine."""
+"""A note where a secure sum was made on one machine."""
 
 
 def _public_facts(study: Study) -> tuple[str, ...]:
-    """Return the public facts of a study."""
+    """Return what anyone may know about a study."""
     recorded = f", recorded in ledgers as {study.ledger_name[:12]}" if study.is_private else ""
-    number, columns = "the number of rows of each silo", "the columns, the row bound and any scales given"
+    number, columns = "the number of rows of each silo", "the columns, the row bound and given scales"
     if study.network == "edge":
-        number = "the number of silos, but not how many edges or layers each has"
-        columns = f"the nodes, and the largest possible edge weight, {study.edge_weight:g}"
+        number = "the number of silos, but not of their edges or layers"
+        columns = f"the nodes, and the largest weight of an edge, {study.edge_weight:g}"
     elif study.network:
-        columns = "the nodes and the bound on rows"
+        columns = "the nodes and the row bound"
     elif study.preparation:
-        columns = "the columns, the ranges given, and the code book that preparation found"
+        columns = "the columns, given ranges, and the code book that preparation found"
     if study.unit and study.rows_per_unit == 1:
         number = "the number of persons of each silo"
     elif study.unit:
-        number = f"how many rows of each silo count, at most {study.rows_per_unit} per person"
-    rules = ("the rules that turned tables into these columns",) if study.rules else ()
-    return (f"the study's terms, hash {study.digest[:12]}{recorded}", number, columns, *rules)
+        number = f"the number of rows used of each silo, at most {study.rows_per_unit} per person"
+    rules = ("the rules that turn tables into these columns",) if study.rules else ()
+    return (f"the terms of the study, hash {study.digest[:12]}{recorded}", number, columns, *rules)
 
 
 def attempts_charged(rounds: Sequence[Round]) -> int:

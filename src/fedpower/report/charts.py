@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 
 from fedpower.report.text import number, power_of_ten
@@ -13,7 +14,15 @@ Numbers = Sequence[float]
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 _LEAST = 1e-16  # a logarithmic scale draws smaller numbers, 0 among them, as this
-_MOST_ARROWS = 30
+_MOST_ARROWS, _MOST_LETTERS = 30, 16
+_SIDES = np.array([[290.0], [480.0]])  # pixels of a biplot on a phone and on a screen
+_LETTER = 7.2  # pixels of a letter of a label
+_PLACES = (
+    (8, 4, "start", 0),
+    (-8, 4, "end", 1),
+    (0, -9, "middle", 0.5),
+    (0, 17, "middle", 0.5),
+)  # of a label
 
 
 def printable(value: Any) -> Any:
@@ -71,6 +80,38 @@ def longest(first: Numbers, second: Numbers) -> list[int]:
     """Return the places of the longest arrows, longest first."""
     lengths = [*map(math.hypot, first, second)]
     return sorted(range(len(lengths)), key=lambda place: -lengths[place])[:_MOST_ARROWS]
+
+
+def arrows(first: Numbers, second: Numbers, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the longest arrows: column, end, label, and from the end its shift and its anchor.
+
+    Labels overlap neither each other nor the end of an arrow; one without room is empty.
+    """
+    most = max(map(abs, (*first, *second)), default=0.0) or 1.0
+    ends = [(n, 0.5 + 0.44 * first[n] / most, 0.5 - 0.44 * second[n] / most) for n in longest(first, second)]
+    taken, drawn = [_boxes(x, y, (-5, -5, 5, 5)) for _, x, y in ends], []
+    for place, x, y in ends:
+        name, arrow = names[place], (place, x, y, "", 0, 0, "start")
+        label = name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}…"
+        for dx, dy, anchor, before in sorted(_PLACES, key=lambda at: (x - 0.5) * at[0] < 0):
+            left = dx - before * _LETTER * len(label)
+            box = _boxes(x, y, (left, dy - 11, left + _LETTER * len(label), dy + 4))
+            covers = ((box[:, :2] < other[:, 2:]) & (other[:, :2] < box[:, 2:]) for other in taken)
+            if (
+                box.min() >= 0
+                and (box <= _SIDES).all()
+                and not any(both.all(axis=1).any() for both in covers)
+            ):
+                taken.append(box)
+                arrow = (place, x, y, label, dx, dy, anchor)
+                break
+        drawn.append(arrow)
+    return drawn
+
+
+def _boxes(x: float, y: float, around: Numbers) -> Any:
+    """Return left, top, right and bottom around a point of the picture, in each of its sizes."""
+    return _SIDES * [x, y, x, y] + np.asarray(around)
 
 
 def spread(values: Numbers) -> list[float]:

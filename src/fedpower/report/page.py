@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 Cell = str | float | int | None
 
-WEAK, LITTLE = 4.0, 10.0  # from which ε on docs/officer/how-private.md calls the protection weak, or little
-_MOST_LOADINGS, _MOST_PANELS, _MOST_ROWS, _LONG = 500, 12, 500, 8
+_MOST_LOADINGS, _MOST_PANELS, _MOST_ROWS, _MOST_CELLS, _LONG = 500, 12, 500, 25, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +199,9 @@ def listed(table: Table) -> tuple[dict[str, list[Any]], str | None]:
     return columns, cut if len(table.rows) > _MOST_ROWS else None
 
 
-def odds(epsilon: float) -> str:
-    """Return e^ε, the factor by which odds may shift."""
-    return number(math.exp(epsilon) if epsilon < 700 else math.inf, 3)
+def odds(epsilon: float, digits: int = 3) -> str:
+    """Return e^ε, the most by which odds change."""
+    return number(math.exp(epsilon) if epsilon < 700 else math.inf, digits)
 
 
 def loading(value: float) -> str:
@@ -214,6 +213,15 @@ def largest_loadings(fit: "Result", place: int) -> tuple[list[str], list[float]]
     loadings, known = fit.components[place], fit.names
     order = np.argsort(-np.abs(loadings), kind="stable")[:_MOST_LOADINGS].tolist()
     return [known[feature] for feature in order], loadings[order].tolist()
+
+
+def loading_map(fit: "Result") -> tuple[list[list[float]], list[str], list[str]]:
+    """Return the largest loadings by column, with names of columns and of components: those determined."""
+    components = [place for place, known in enumerate(fit.determined) if known][:20]
+    largest = np.abs(fit.components[components]).max(axis=0, initial=0.0)
+    columns = sorted(np.argsort(-largest, kind="stable")[:_MOST_CELLS].tolist())
+    loadings = fit.components[np.ix_(components, columns)].T.tolist()
+    return loadings, [fit.names[place] for place in columns], [fit.score_names[place] for place in components]
 
 
 def score_panels(scores: ScoreHistogram) -> list[tuple[str, ScoreHistogram, list[Any]]]:

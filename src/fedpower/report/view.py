@@ -1,4 +1,4 @@
-"""A result as its reader sees it: angles, headline, findings and the likely cause of finding nothing."""
+"""A result as its reader sees it: judgment, captions, findings, and the likely cause of finding nothing."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpower.linalg import Array
+from fedpower.privacy.statement import EDGE, PERSON, PrivacyStatement
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
+from fedpower.report import text
 from fedpower.report.record import ScoreRecord
-from fedpower.report.text import degrees, listed
+from fedpower.report.text import and_more, degrees, equals, listed
+from fedpower.rules.codebook import UNSETTLED
 
 if TYPE_CHECKING:
     from fedpower.report.result import Result
@@ -23,6 +26,12 @@ _LITTLE = 0.1  # a bound is far too large where rows use less than this share of
 _FAR = 10.0  # rows are far from zero where their mean's square is so many times their variance
 _ENOUGH_ROWS = 1000  # per column: from there on, at ε = 1 or more, the number of rows is not the cause
 _SMALL_EPSILON = 0.5
+_WEAK, _VERY_WEAK = (
+    4.0,
+    10.0,
+)  # from which ε on docs/officer/how-private.md calls protection weak, or very weak
+_MUCH_CUT = 0.1  # from which share of the variance on clipping is a reason for care
+_MOST_NAMED = 6  # columns in the caption of a component
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,7 +73,7 @@ class ScoreHistogram:
 
     @property
     def clear(self) -> float:
-        """From which count on a bin holds rows: noise alone reaches it in 5% of such pictures."""
+        """The least count that shows rows: noise alone reaches it anywhere in 5% of such pictures."""
         if self.noise_std == 0:
             return 0.5
         return -self.noise_std * NormalDist().inv_cdf(_FALSE / (self.edges.shape[1] - 1) ** 2)
@@ -85,6 +94,51 @@ class ScoreHistogram:
             yield *first, *second, count
 
 
+def judgment(fit: "Result") -> tuple[str, str]:
+    """Return whether a result can be used (good), with care (care) or not (bad), and why, the worst first."""
+    record, promise, known = fit.record, fit.privacy, np.array(fit.determined)
+    names, rest = (component_names(np.flatnonzero(places).tolist()) for places in (known, ~known))
+    together = component_names(range(fit.n_determined))
+    spent = float(f"{promise.spent:.4g}") if promise.is_private else math.inf  # 3.99999… of ε = 4 is 4
+    strength, cut = equals("ε", spent), 0.0 if record.clipping is None else record.clipping.energy
+    reasons = (
+        ("bad", not (known.any() or together), "No component is determined; do not interpret them."),
+        ("bad", not promise.is_private, f"Not private: {promise.leak or 'exact numbers left every silo'}."),
+        ("bad", _VERY_WEAK < spent < math.inf, f"{strength} is almost no protection."),
+        ("care", known.any() and not known.all(), f"Determined: {names}. Do not interpret {rest}."),
+        ("care", together and not known.any(), f"Only together are {together} determined."),
+        ("care", _WEAK <= spent <= _VERY_WEAK, f"{strength} is weak protection."),
+        ("care", cut >= _MUCH_CUT, f"Clipping removed about {cut:.0%} of the variance."),
+        ("care", record.absent, f"The rows of {listed(and_more(record.absent))} are missing."),
+        ("care", record.remarks, f"{text.count(len(record.remarks), 'warning')} below."),
+        ("good", known.all(), f"{names} {'is' if len(known) == 1 else 'are'} determined."),
+        ("good", spent < _WEAK, f"Every {protected_as(promise)} is protected at {strength}."),
+    )
+    held = [(level, reason) for level, holds, reason in reasons if holds]
+    return held[0][0], " ".join(reason for _, reason in held)
+
+
+def protected_as(promise: PrivacyStatement) -> str:
+    return {PERSON: "person", EDGE: "edge"}.get(promise.unit, "row")
+
+
+def caption(fit: "Result", place: int) -> tuple[list[str], list[str], int] | None:
+    """Return the columns with the largest loadings, up and down, and how many more have half the largest.
+
+    None where the component is not determined. Loadings that noise alone could make are left out: its
+    angle spreads over all columns.
+    """
+    if not fit.determined[place]:
+        return None
+    loadings, angle = fit.components[place], math.radians(fit.component_angles[place])
+    sizes = np.abs(loadings)
+    least = max(float(sizes.max()) / 2.0, 2.0 * math.sin(angle) / math.sqrt(max(fit.n_features - 1, 1)))
+    order = [column for column in np.argsort(-sizes, kind="stable").tolist() if sizes[column] >= least]
+    shown, names = order[:_MOST_NAMED], fit.names
+    up, down = ([names[column] for column in shown if sign * loadings[column] > 0] for sign in (1, -1))
+    return up, down, len(order) - len(shown)
+
+
 def findings(fit: "Result") -> list[str]:
     """Return which components are determined, which only together, and what limits them."""
     exact, angles, clipping = fit.record.privacy.mode == "none", fit.angles, fit.record.clipping
@@ -93,8 +147,8 @@ def findings(fit: "Result") -> list[str]:
         place = fit.determined.index(True)
         whole, noise = degrees(angles.components[place]), degrees(angles.noise_components[place])
         share = f"about {clipping.energy:.0%}" if clipping.energy >= 0.01 else "less than 1%"
-        rest = f"the rest comes from rows that the bound shortens ({share} of their squared length)"
-        sentences.append(f"Of the {whole} of pc{place + 1}, noise makes {noise}; {rest}.")
+        rest = f"clipping, which removed {share} of the variance, accounts for the rest"
+        sentences.append(f"Noise accounts for {noise} of the {whole} of pc{place + 1}; {rest}.")
     cause = cause_of_noise(fit)
     return sentences if cause is None else [*sentences, f"{cause[0].upper()}{cause[1:]}."]
 
@@ -108,9 +162,9 @@ def angle_sentences(components: Array, subspaces: Array, n_features: int, *, exa
     if not exact:
         places, confidence = np.flatnonzero(determined).tolist(), f"at {CONFIDENCE:.0%} confidence"
         verb, subject = ("is", "it") if len(places) == 1 else ("are", "each")
-        within = f"{subject} is within 45° of the component that the rows have, {confidence}."
+        within = f"{subject} is within 45° of the exact component, {confidence}."
         some = f"{component_names(places)} {verb} determined: {within}"
-        none = f"No component is determined: each may be more than 45° off, {confidence}."
+        none = f"No component is determined: each may be more than 45° from the exact one, {confidence}."
         sentences.append(some if places else none)
         if not joint.any():
             return sentences
@@ -121,26 +175,26 @@ def angle_sentences(components: Array, subspaces: Array, n_features: int, *, exa
         rest = [place for place in places if place > last]
         if group and not fixed:
             one = len(group) == 1
-            verb = "is not determined by itself" if one else "cannot be told apart"
+            verb = "is not determined on its own" if one else "cannot be distinguished"
             before = f" with {component_names(range(group[0]))}" if group[0] else ""
             sentences.append(
                 f"{component_names(group)} {verb}; together{before} {'it is' if one else 'they are'} within "
                 f"{degrees(subspaces[last])}."
             )
         if rest and not fixed:
-            why = ": without variance, or with the same as others" if exact else ""
+            why = ": no variance, or the same variance as another" if exact else ""
             verb = "is" if len(rest) == 1 else "are"
             sentences.append(f"{component_names(rest)} {verb} not determined{why}.")
     return sentences
 
 
 def component_names(places: Sequence[int]) -> str:
-    """Return the names of components at places from 0: pc1, pc2 and pc4 to pc9."""
+    """Return the names of components at places from 0: pc1, pc2 and pc4 to pc9; of many the first."""
     words: list[str] = []
     for _, run in groupby(enumerate(places), lambda pair: pair[1] - pair[0]):
         names = [f"pc{place + 1}" for _, place in run]
         words += names if len(names) < 4 else [f"{names[0]} to {names[-1]}"]
-    return listed(words)
+    return listed(and_more(words))
 
 
 def cause_of_noise(fit: "Result") -> str | None:
@@ -148,18 +202,22 @@ def cause_of_noise(fit: "Result") -> str | None:
     record = fit.record
     if not record.privacy.is_private or fit.has_directions:
         return None
+    flat = [] if record.book is None else [found for found in record.book.found if found.endswith(UNSETTLED)]
+    if 2 * len(flat) > fit.n_features:
+        few = f"the spread of {len(flat)} of {text.count(fit.n_features, 'column')} is below the noise"
+        return f"the likely cause is the columns: {few}; drop constant columns, or set narrower ranges"
     bound, epsilon = record.parameters.get("row_norm"), float(record.parameters["epsilon"])
     if bound is not None and (cause := _cause_in_the_bound(fit, bound)) is not None:
         return cause
     rows, columns, things = fit.n_samples, fit.n_features, f"{record.counted}s"
     smaller = "" if bound is None else ", or a smaller bound"
     if epsilon < _SMALL_EPSILON and rows >= _ENOUGH_ROWS * columns * epsilon:
-        return f"the likely cause is epsilon={epsilon:g}, which is small; give a larger one{smaller}"
+        return f"the likely cause is epsilon={epsilon:g}, which is small; use a larger epsilon{smaller}"
     if rows * min(epsilon, 1.0) < _ENOUGH_ROWS * columns:
         few = f"the number of {things}, {rows:,}, which is small for {columns} columns at epsilon={epsilon:g}"
-        advice = f"bring more {things}, leave columns out, or take a larger epsilon{smaller}"
+        advice = f"add {things}, drop columns, or use a larger epsilon{smaller}"
         return f"the likely cause is {few}; {advice}"
-    advice = "give ranges or public scales, or leave columns out"
+    advice = "set ranges or public scales, or drop columns"
     return f"the likely cause is the columns: no direction stands out, or a few have large units; {advice}"
 
 
@@ -175,9 +233,11 @@ def _cause_in_the_bound(fit: "Result", bound: float) -> str | None:
     edge = unit * first  # of noise, or nearly
     used = spread + middle + edge
     if used < _LITTLE * bound**2:
-        squares = f"rows have a mean square of about {used:.2g} at most, and noise is made for {bound**2:.2g}"
-        return f"the likely cause is the bound: {squares}; give row_norm={2.0 * math.sqrt(used):.2g} or so"
+        squares = (
+            f"noise is scaled to a squared norm of {bound**2:.2g}, but rows have about {used:.2g} at most"
+        )
+        return f"the likely cause is the bound: {squares}; try row_norm={2.0 * math.sqrt(used):.2g}"
     if middle > _FAR * max(spread, edge):
-        advice = "give public centres, or leave row_norm out to have them found"
-        return f"the likely cause is the offset: rows are far from zero for their spread; {advice}"
+        advice = "give public centres, or omit row_norm so that they are found"
+        return f"the likely cause is the offset: the mean is far from zero for the spread; {advice}"
     return None

@@ -118,6 +118,7 @@ class TableSource:
     gaps: bool = False
     rules: TableRules | None = None
     others: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
+    plans: dict[Any, list[Compiled]] = field(default_factory=dict, init=False, repr=False)
     sparse: bool = field(default=False, init=False)
     density: float | None = field(default=1.0, init=False)
 
@@ -160,23 +161,22 @@ class TableSource:
                 yield part, row + rows, batch[rows]
 
     def _read(self, label: str | None, max_rows: int) -> Iterator[tuple[Any, Matrix]]:
-        rules = [Rule(column=name) for name in self.columns]
+        features, rules = set(self.columns), [Rule(column=name) for name in self.columns]
         if self.rules is not None:
-            rules = [rule for rule in self.rules.rules if not set(self.columns).isdisjoint(rule.features)]
+            rules = [rule for rule in self.rules.rules if not features.isdisjoint(rule.features)]
         columns = [name for rule in rules for name in rule.columns] + ([] if label is None else [label])
         numbers = {name for rule in rules for name in rule.numbers}
-        others = {rule.column: 0 for rule in rules if f"{rule.column}=other" in self.columns}
-        plans: dict[Any, list[Compiled]] = {}
+        others = {rule.column: 0 for rule in rules if f"{rule.column}=other" in features}
         seen = 0
         for part, rows, batch in self.picked(columns, max_rows, numbers=numbers):
             seen += len(batch)
             cells = None if label is None else batch[label]
             key = (part.name, *batch.dtypes)  # text may come as numbers first
-            if key not in plans:
+            if key not in self.plans:
                 how = {"gaps": self.gaps, "plain": self.rules is None}
                 schema = batch.schema  # a new object at every call
-                plans[key] = [compiled(rule, part.cells, schema, **how) for rule in rules]
-            block = self._block(part, rows, batch, plans[key])
+                self.plans[key] = [compiled(rule, part.cells, schema, **how) for rule in rules]
+            block = self._block(part, rows, batch, self.plans[key])
             for column in others:
                 others[column] += int(np.count_nonzero(block[:, self.columns.index(f"{column}=other")]))
             yield cells, block

@@ -156,8 +156,10 @@ def _typed_numbers(rule: Rule, dtype: Any, plain: bool) -> _Column:
         must = "hold integers that are exact in float64, below 2^53 in size"
         problems = (Problem(must, "a larger one", ~exact, "subtract a public number"),)
     missing = cell.is_null() | value.is_nan() if dtype.is_float() else cell.is_null()
-    words = pl.Series(rule.missing_words, dtype=pl.String)
-    listed = words.cast(pl.Float64, strict=False).drop_nulls().to_list()
+    listed: list[float] = []
+    if rule.missing_words:
+        words = pl.Series(rule.missing_words, dtype=pl.String)
+        listed = words.cast(pl.Float64, strict=False).drop_nulls().to_list()
     if listed:
         missing = missing | cell.cast(pl.Float64).is_in(listed)
     if listed or (dtype.is_float() and not plain):
