@@ -145,7 +145,10 @@ def test_tests_of_means_are_z_tests_and_with_factors_those_of_the_residuals(rele
         (Regression("weight"), "a column must be one of the covariance's, got 'weight'"),
         (Regression("age", alpha=-1), "alpha must be 0 or more"),
         (Regression("age", predictors=["age"]), "predictors must be columns other than the target"),
-        (Regression("age", n_components=7), "n_components must be at most the 6 predictors, got 7"),
+        (
+            Regression("age", n_components=7),
+            "n_components must be at most 6, the number of predictors, got 7",
+        ),
         (AdjustedPCA(1, covariates=NAMES), "covariates must be some of the columns, but not all"),
         (AdjustedPCA(7, covariates=["age"]), "n_components must be at most 6, the number of other columns"),
         (ProcessMonitor(7), "n_components must be at most 6, below the 7 columns, got 7"),

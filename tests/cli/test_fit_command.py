@@ -255,7 +255,7 @@ PREPARE = ("fit", "--prepare-only", *FILES, "--epsilon", 4)
 def test_a_fit_is_told_nothing_but_epsilon(here):
     said = succeed("fit", *FILES, "-k", 2, "--epsilon", 8, "--verbose", "-o", "out")
     assert "NOT PRIVATE" not in said.stdout
-    assert "found privately, as part of the same epsilon" in said.stdout
+    assert "found privately, out of the same epsilon" in said.stdout
     found = load("out")
     assert found.code_book is not None
     assert found.code_book.columns == COLUMNS

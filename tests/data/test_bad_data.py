@@ -96,7 +96,7 @@ FLAWED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "nothing to drop by": (np.ones((2, 3)), {"drop": ["a"]}, "must have column names to drop 'a'"),
     "nothing left": (frame(1), {"drop": ["a"]}, "keep at least one column"),
     "another word for extra": (frame(1), {"columns": ["a"], "extra": "keep"}, "extra must be 'refuse' or"),
-    "a separator for a frame": (frame(1.0), {"separator": ";"}, "must go with text files"),
+    "a separator for a frame": (frame(1.0), {"separator": ";"}, "must be used with text files"),
     "rename is no mapping": (frame(1.0), {"rename": ["a"]}, "rename must be a mapping from names"),
     "an unknown name": (frame(1.0), {"rename": {"weight": "w"}},
                         "rename must be of columns of the data frame, got 'weight', not 'a'"),

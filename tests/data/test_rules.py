@@ -255,7 +255,7 @@ def test_no_row_is_longer_than_the_bound():
     ("change", "said"),
     [
         ({"winner": "yew"}, "must name only items of the public list, got other names"),
-        ({"winner": "oak"}, "must name two different items, got one twice"),
+        ({"winner": "oak"}, "must name two different items, got the same item twice"),
         ({"loser": None}, "must name an item in every row, got nothing"),
         ({"points": None}, "must have a number in 'points', got nothing"),
     ],

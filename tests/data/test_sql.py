@@ -322,7 +322,7 @@ def test_what_duckdb_says_of_a_query_is_told_and_of_a_cell_is_not(visits):
 def test_addresses_are_files_without_a_login(tmp_path):
     assert parse_address("duckdb:///a%20b.duckdb") == Address(kind="duckdb", path=Path("a b.duckdb"))
     assert parse_address("duckdb:////srv/a.duckdb") == Address(kind="duckdb", path=Path("/srv/a.duckdb"))
-    with pytest.raises(InputError, match="user must be left out with a duckdb database"):
+    with pytest.raises(InputError, match="a duckdb database must have no user"):
         SqlQuery("SELECT 1", "duckdb:///a.duckdb", user="me")
     with pytest.raises(InputError, match="database must be duckdb:///path"):
         SqlQuery("SELECT 1", "duckdb://a.duckdb")

@@ -88,7 +88,7 @@ def test_tol_and_max_rounds_end_the_iteration(rows):
     loose = exact(solver="fedpower", iteration_rank=4, tol=0.01).fit(rows)
     tight = exact(solver="fedpower", iteration_rank=4, tol=1e-12).fit(rows)
     assert len(loose.history_) < len(tight.history_)
-    with pytest.warns(ConvergenceWarning, match="still moved"):
+    with pytest.warns(ConvergenceWarning, match="still changed"):
         short = exact(solver="fedpower", iteration_rank=3, max_rounds=2).fit(rows)
     assert len([row for row in short.history_ if row["kind"] == "steps"]) == 2
 

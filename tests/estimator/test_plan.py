@@ -154,7 +154,7 @@ def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path):
     assert values.sum() * 100 == pytest.approx(fit.explained_variance_[0] / fit.explained_variance_ratio_[0])
     np.testing.assert_allclose(spectrum_of_result(fit.result_, row_norm=20.0), values / 4)
     exact = FedPCA(2, epsilon=math.inf, standardize=False).fit(rows)
-    with pytest.raises(InputError, match="must have a bound on the norm of a row"):
+    with pytest.raises(InputError, match="must have a bound on row norms"):
         spectrum_of_result(exact.result_)
     truth = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
     np.testing.assert_allclose(spectrum_of_result(exact.result_, row_norm=10.0)[:2], truth[:2] / 100)
@@ -182,7 +182,7 @@ def test_the_plan_names_who_costs_more_than_they_bring():
     [
         *((partial(full_spectrum, given, D), "spectrum must")
           for given in ([0.8, 0.3], [], [np.nan], [-1.0], np.ones(21))),
-        *((partial(spectrum_of_gap, gap, K, D), "an eigengap must") for gap in (0.0, 0.5)),
+        *((partial(spectrum_of_gap, gap, K, D), "gap must") for gap in (0.0, 0.5)),
         *((partial(plan, model, sizes=[99], n_features=D, error=wanted), "error must")
           for model, wanted in ((FedPCA(K), 1.0), (FedPCA(0.9), 0.1), (FedPCA(K, epsilon=math.inf), 0.1))),
     ],

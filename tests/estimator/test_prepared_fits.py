@@ -65,7 +65,7 @@ def test_a_fit_that_is_told_nothing_but_epsilon_finds_the_correlations_component
     assert fitted.privacy_.is_private
     assert fitted.privacy_.leak is None
     assert "epsilon=2, delta=1e-06" in str(fitted.privacy_)
-    assert "found privately, as part of the same epsilon. This used" in str(fitted.privacy_)
+    assert "found privately, out of the same epsilon. That took" in str(fitted.privacy_)
     assert [row["kind"] for row in fitted.history_] == [*STAGES, "covariance"]
 
 
@@ -212,7 +212,7 @@ def test_a_column_that_may_be_constant_is_listed_and_not_blown_up():
     rows = np.random.default_rng(0).standard_normal((5_000, 4)) * [1, 2, 3, 2] + [0, 0, 0, 1e12]
     model = FedPCA(2, epsilon=4.0).fit(rows)
     assert model.codebook_.scale[3] > 1e3
-    assert any("'x3': its spread is below the noise" in said for said in model.warnings_)
+    assert any("'x3': noise hides its spread" in said for said in model.warnings_)
 
 
 @pytest.mark.slow

@@ -181,7 +181,9 @@ def test_a_version_is_held_to_its_rows_and_another_is_a_new_charge(ledger):
     ledger.check_rows(OTHER_ROWS)  # until something was released it is nobody's
     assert ask_for(ledger, FIRST) == ask_for(ledger, FIRST, never) == SECRET
     for refuse in (ledger.check_rows, lambda data: ask_for(ledger, data, never)):
-        with pytest.raises(LedgerError, match="knows as version '1', got others; declare a new"):
+        with pytest.raises(
+            LedgerError, match="match version '1' in its ledger, got other data; declare a new"
+        ):
             refuse(OTHER_ROWS)
     assert ledger.spent().n_releases == 1
     assert ask_for(ledger, replace(OTHER_ROWS, version="2"), b"other rows") == b"other rows"

@@ -302,5 +302,5 @@ def test_arrays_are_known_by_their_numbers(tmp_path, made):
         fit(each, ledger)
     assert charged(ledger) == 1
     rows[3, 1] += 1e-9
-    with pytest.raises(LedgerError, match="got others"):
+    with pytest.raises(LedgerError, match="got other data"):
         fit(made(rows), ledger)

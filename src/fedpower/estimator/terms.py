@@ -291,7 +291,7 @@ def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
         own = [*given, *([] if isinstance(solver, Auto) else ["solver"]), ""]
         cases = {
             f"{own[0]} must be left out {mode}, which has its own solver": own[0],
-            f"standardize must be False {mode}, got True": options.standardizes,
+            f"columns must not be standardized {mode}; pass standardize=False": options.standardizes,
             f"weights must be 'rows' {mode}, got {weights!r}": weights != "rows",
             f"device must be left out {mode}, which runs on the CPU, got {options.device!r}": (
                 options.device is not None

@@ -258,7 +258,7 @@ _SCHEMA = (
 
 _REFUSALS = {
     sqlite3.SQLITE_FULL: "must have room to grow but its disk is full; free some space",
-    sqlite3.SQLITE_READONLY: "must be writable and must not be moved, but it is read-only or moved",
+    sqlite3.SQLITE_READONLY: "must stay in place and be writable but is not; check where it is",
     sqlite3.SQLITE_READONLY_ROLLBACK: "must be complete but its last change was interrupted; "
     "its owner can undo that change with `fedpower ledger show`",
     sqlite3.SQLITE_CANTOPEN: "must be writable but is not; give this user the file and its folder",

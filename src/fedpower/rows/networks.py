@@ -98,7 +98,7 @@ def open_network(
     """
     if isinstance(data, NetworkSource):
         if data.unit != unit or data.edge_weight != (1.0 if edge_weight is None else edge_weight):
-            raise InputError(f"{data.name} must be opened for what the fit protects, got {data.unit!r}s")
+            raise InputError(f"{data.name} must be opened with the unit and edge_weight of the fit")
         return data
     named = None if nodes is None else _names_of(nodes)
     if isinstance(data, str | os.PathLike) and str(data).lower().endswith(".graphml"):

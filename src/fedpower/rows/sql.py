@@ -132,7 +132,7 @@ class SqlQuery:
         address = self.address
         given = [key for key in ("user", "password_env", "password_file") if getattr(self, key) is not None]
         if address.path is not None and given:
-            raise InputError(f"{given[0]} must be left out with a {address.kind} database")
+            raise InputError(f"a {address.kind} database must have no {given[0]}, got one")
         if "user" in given and address.names_user:
             raise InputError("user must be given once, got it in database and in user")
         if {"password_env", "password_file"} <= set(given):
