@@ -209,7 +209,7 @@ def test_ratings_are_never_prepared_and_completion_takes_nothing_else():
     plain = FedCovariance(epsilon=float("inf")).fit(np.nan_to_num(rows)).release_
     refused("must have a bound on row norms", lambda: released(rows, 1.0))
     refused("without offsets and scales", lambda: model.fit(released(rows, scale=[2.0] * 20)))
-    refused("must be of ratings", lambda: model.fit(plain))
+    refused("must have only columns with rules of kind 'rating'", lambda: model.fit(plain))
     refused("got other columns too", lambda: model.fit(released(rows, codebook=book(mixed))))
     refused("below the 10 items", lambda: Completion(10).fit(released(rows)))
 

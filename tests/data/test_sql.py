@@ -90,7 +90,7 @@ def test_the_place_of_a_password_must_hold_one(tmp_path, monkeypatch):
     assert "got none" in refusal(lambda: SqlQuery(ROWS, url, password_file=missing).password())
     both: Any = {"password_env": "A", "password_file": "b"}
     assert "got both" in refusal(lambda: SqlQuery(ROWS, url, **both))
-    assert "must be named without user" in refusal(lambda: SqlQuery(ROWS, "sqlite:///a.db", user="u"))
+    assert "must have no user" in refusal(lambda: SqlQuery(ROWS, "sqlite:///a.db", user="u"))
     assert "given once" in refusal(lambda: SqlQuery(ROWS, "postgresql://ann@h/n", user="bob"))
 
 

@@ -118,7 +118,7 @@ def test_ledgers_of_others_and_for_what_is_not_private_are_refused(tmp_path):
             fed_pca(2, **PRIVATE).fit_silos(silos, ledgers=ledgers)
     own = {name: tmp_path / f"{name}.ledger" for name in ("north", "east")}
     for terms, sentence in (
-        ({"epsilon": 1.0, "solver": "krylov"}, "must have a public bound on the norm of a row, got"),
+        ({"epsilon": 1.0, "solver": "krylov"}, "must be used with a public bound on row norms, got"),
         ({"epsilon": INF, "row_norm": 9.0}, "must be charged a finite epsilon, got epsilon=inf"),
     ):
         with pytest.raises(FedpowerError, match=sentence):

@@ -49,7 +49,7 @@ def test_what_cannot_be_found_is_refused_before_anything_is_released(tmp_path):
     for k, y, sentence in (
         (99999, None, "n_communities must be less than"),
         (0, None, "whole number of at least 1"),
-        (2, [0, 1], "must have one per node"),
+        (2, [0, 1], "must have one label per node"),
     ):
         with pytest.raises(InputError, match=sentence):
             FedCommunities(k, epsilon=1.0).fit_silos(silos, y, ledgers=paths)

@@ -160,7 +160,7 @@ def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path):
     np.testing.assert_allclose(spectrum_of_result(exact.result_, row_norm=10.0)[:2], truth[:2] / 100)
     with pytest.warns(NoiseWarning):
         useless = FedPCA(2, epsilon=0.1, codebook=CodeBook(row_norm=1000.0)).fit(rows[:50])
-    with pytest.raises(InputError, match="must have a component that is determined"):
+    with pytest.raises(InputError, match="must have at least one determined component"):
         spectrum_of_result(useless.result_)
 
 

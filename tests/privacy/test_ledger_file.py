@@ -333,7 +333,7 @@ def test_a_connection_that_was_forked_is_refused_and_left_alone(shared):
         try:
             ask(ledger, "child", die)
         except LedgerError as refusal:
-            os._exit(0 if "open the ledger again" in str(refusal) else 1)
+            os._exit(0 if "open it again" in str(refusal) else 1)
 
     with Ledger.open(shared) as ledger:
         assert run(lambda: body(ledger)) == [0]
