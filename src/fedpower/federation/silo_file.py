@@ -124,7 +124,7 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             raise ProtocolError(
                 f"{who} agrees to epsilon of at most {most:g}, got a study that can spend {worst:.4g}: "
                 f"{terms.attempts} attempts at a secure sum of {terms.epsilon:g} each; agree on epsilon<="
-                f"{rounded_down(attempt_epsilon(terms, most), 3)}, attempts = 1 or a higher limit"
+                f"{rounded_down(attempt_epsilon(terms, most), 3)} or attempts = 1, or raise the limit"
             )
 
     def source(self, study: StudyFile) -> RowSource:
