@@ -153,13 +153,13 @@ def _shortened(value: Any) -> str:
 
 
 class Upload(_Value):
-    """Each silo uploads its covariance once, and everything follows from the sum.
+    """Solver: each silo uploads its covariance once, in one round.
 
     Examples
     --------
-    >>> from fedpower import Upload
-    >>> Upload(iteration_rank=5)
-    Upload(iteration_rank=5)
+    >>> from fedpower import FedPCA, Upload
+    >>> FedPCA(4, solver=Upload(iteration_rank=8)).solver
+    Upload(iteration_rank=8)
     """
 
     name: ClassVar[str] = "upload"
@@ -190,12 +190,14 @@ class Iterative(Upload):
 
 
 class Krylov(Iterative):
-    """A Krylov space of block products: a few rounds, each of n_features × iteration_rank numbers.
+    """Solver: a block Krylov space in a few rounds, for wide data.
+
+    Each round carries n_features × iteration_rank numbers.
 
     Examples
     --------
-    >>> from fedpower import Krylov
-    >>> Krylov(tol=1e-6)
+    >>> from fedpower import FedPCA, Krylov
+    >>> FedPCA(4, solver=Krylov(tol=1e-6)).solver
     Krylov(tol=1e-06)
     """
 
@@ -220,12 +222,12 @@ class Auto(Krylov):
 
 
 class PowerMethod(Iterative):
-    """The paper's federated power method.
+    """Solver: the paper's federated power method, with local steps.
 
     Examples
     --------
-    >>> from fedpower import PowerMethod
-    >>> PowerMethod(schedule="halving", local_steps=8)
+    >>> from fedpower import FedPCA, PowerMethod
+    >>> FedPCA(4, solver=PowerMethod(schedule="halving", local_steps=8)).solver
     PowerMethod(schedule='halving', local_steps=8)
     """
 
@@ -260,13 +262,13 @@ class _Rounds(_Value):
 
 
 class Plain(_Rounds):
-    """The coordinator reads every silo's noised answer.
+    """Aggregation: the coordinator sees each silo's noised answer.
 
     Examples
     --------
-    >>> from fedpower import Plain
-    >>> Plain(min_silos=3, deadline=60.0)
-    Plain(min_silos=3, deadline=60.0)
+    >>> from fedpower import FedPCA, Plain
+    >>> FedPCA(4, aggregation=Plain(min_silos=3)).aggregation
+    Plain(min_silos=3)
     """
 
     name: ClassVar[str] = "plain"
@@ -277,14 +279,15 @@ class Plain(_Rounds):
 
 
 class Secure(_Rounds):
-    """The coordinator reads the silos' sum only, and they share the noise of one trusted curator.
+    """Aggregation: the coordinator sees only the sum of the silos' answers.
 
-    Needs the extra ``secure`` and a finite ``epsilon``.
+    The silos share one portion of noise, so the result is more accurate than with `Plain`. Needs the extra
+    ``secure`` (``pip install 'fedpower[secure]'``) and a finite ``epsilon``.
 
     Examples
     --------
-    >>> from fedpower import Secure
-    >>> Secure(colluders=2)
+    >>> from fedpower import FedPCA, Secure
+    >>> FedPCA(4, aggregation=Secure(colluders=2)).aggregation
     Secure(colluders=2)
     """
 
@@ -302,12 +305,12 @@ Aggregation = Plain | Secure
 
 
 class Person(_Value, kw_only=False):
-    """A person is protected with all rows that a silo has of her.
+    """Unit of privacy: a person with all of their rows at a silo.
 
     Examples
     --------
-    >>> from fedpower import Person
-    >>> Person("patient_id", rows=3)
+    >>> from fedpower import FedPCA, Person
+    >>> FedPCA(4, unit=Person("patient_id", rows=3)).unit
     Person(column='patient_id', rows=3)
     """
 
@@ -322,12 +325,12 @@ class Person(_Value, kw_only=False):
 
 
 class Edge(_Value, kw_only=False):
-    """One edge of one silo's network is protected.
+    """Unit of privacy: one edge of one silo's network.
 
     Examples
     --------
-    >>> from fedpower import Edge
-    >>> Edge(5.0)
+    >>> from fedpower import Edge, FedCommunities
+    >>> FedCommunities(3, unit=Edge(max_weight=5.0)).unit
     Edge(max_weight=5.0)
     """
 
@@ -342,12 +345,12 @@ class Edge(_Value, kw_only=False):
 
 
 class Node(_Value, kw_only=False):
-    """One row of one silo's adjacency matrix is protected (not a node with all its edges).
+    """Unit of privacy: one row of a silo's adjacency matrix. It does not protect a node with all its edges.
 
     Examples
     --------
-    >>> from fedpower import Node
-    >>> Node()
+    >>> from fedpower import FedCommunities, Node
+    >>> FedCommunities(3, unit=Node()).unit
     Node()
     """
 
@@ -364,12 +367,12 @@ NoiseKind = Literal["auto", "covariance", "clipped", "step", "paper"]
 
 
 class Noise(_Value, kw_only=False):
-    """What is noised, and how its budget is divided.
+    """Where noise is added, and what else the budget pays for.
 
     Examples
     --------
-    >>> from fedpower import Noise
-    >>> Noise("covariance", scores_epsilon=0.1)
+    >>> from fedpower import FedPCA, Noise
+    >>> FedPCA(4, noise=Noise("covariance", scores_epsilon=0.1)).noise
     Noise(kind='covariance', scores_epsilon=0.1)
     """
 
@@ -414,6 +417,7 @@ class Options(_Value):
     standardize: bool = setting(
         True, "Correlations (default), or covariances in the columns' own units.", "flag", "rows"
     )
+    whiten: bool = setting(False, "Divide scores by their standard deviations.", "flag", option=None)
     ranges: Any = setting(None, "Between which numbers cells of columns are.", section="columns", option=None)
     codebook: CodeBook | None = setting(None, "Code book with rules and numbers of columns.", option=None)
     unit: Any = None

@@ -14,8 +14,9 @@ from fedpower.cli.console import print_json, print_table, say
 from fedpower.cli.options import PATH, declared, option, options, output
 from fedpower.exceptions import InputError
 from fedpower.files import new_file
-from fedpower.report.covariance import Covariance, read_covariance, save_analysis
+from fedpower.report.covariance import Covariance, save_analysis
 from fedpower.report.page import Account
+from fedpower.report.result import covariance_of
 from fedpower.report.text import number
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import match_tables
@@ -32,7 +33,7 @@ def _command(name: str) -> click.Command:
     made, file = getattr(analyses, class_name), _OF_ROWS.get(name)
 
     def command(result: Path, output: Path | None, force: bool, as_json: bool, **given: Any) -> None:
-        release = read_covariance(result)
+        release = covariance_of(result)
         rows, written = given.pop("rows", None), given.pop("written", None)
         if file is not None and (rows is None) != (written is None):
             raise InputError(f"--rows and --{file.option} must go together, got one of them")
