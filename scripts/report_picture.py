@@ -18,10 +18,10 @@ COLUMNS = (
 )  # fmt: skip
 SILOS = {"north": 9000, "south": 14000, "east": 7000, "west": 5000, "coast": 11000, "isles": 2500}
 EPSILON, CAP, ROW_NORM = "0.5", "2", "6"
-COLOURS = 64
+COLOURS = 128
 
 
-def main(width: int = 900, height: int = 2150) -> None:
+def main(width: int = 900, height: int = 2250) -> None:
     """Fit, and take the picture."""
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
         fit()
@@ -41,7 +41,7 @@ def fit() -> None:
         pd.DataFrame(rows, columns=COLUMNS).to_parquet(f"{name}.parquet")
         run("ledger", "create", f"ledgers/{name}.ledger", "--epsilon", CAP, "--delta", "1e-6")
     files = [f"{name}.parquet" for name in SILOS]
-    run("fit", *files, "-k", "5", "--epsilon", EPSILON, "--row-norm", ROW_NORM, "--ledger", "ledgers")
+    run("fit", *files, "-k", "3", "--epsilon", EPSILON, "--row-norm", ROW_NORM, "--ledger", "ledgers")
 
 
 def run(*words: str) -> None:

@@ -147,8 +147,8 @@ def test_changed_and_foreign_folders_are_refused_in_one_sentence(folder, tmp_pat
         np.savez(folder / COVARIANCE, **{**stored, "covariance": stored["covariance"] * 1.0000001})
     for name, sentence in {
         "none": "got nothing there; check the path",
-        "empty": r"got one without covariance\.npz",
-        "fitted": "got a result that was fitted without keeping it",
+        "empty": r"got one without components\.npz",
+        "fitted": "the fit must keep its covariance, got one without it",
         folder.name: "got files that were changed since",
     }.items():
         with pytest.raises(InputError, match=sentence):

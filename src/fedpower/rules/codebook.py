@@ -40,47 +40,53 @@ _COMPUTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CodeBook:
-    """How cells become numbers, and how each column is centred, scaled and bounded.
+    """What the columns of a table contain, and how they become numbers. A code book is public.
 
-    You give public numbers (``row_norm``, ``normalize``, ``offset``, ``scale``) and rules. Without public
-    numbers, a private fit finds them itself. For comparisons, all numbers follow from the rule.
+    You give rules and public numbers. A private fit finds missing numbers with part of its budget, and
+    ``codebook_`` holds them for later fits. `FedPCA` also takes the rules alone, as a mapping.
+
+    Parameters
+    ----------
+    rules : mapping from columns, default=None
+        For each column: a list of levels, a pair of numbers for its range, a kind such as ``"date"``, or a
+        mapping with both and more. Columns without a rule hold numbers.
+    row_norm : float, default=None
+        Public bound on the norm of a row. Longer rows are scaled down to it.
+    normalize : bool, default=False
+        Whether to scale every row to norm 1, as the paper does.
+    offset, scale : array-like or mapping from names, default=None
+        Public numbers to subtract from each column, and to divide it by.
 
     Attributes
     ----------
-    columns
-        Names in order, of features where there are rules; None for columns without names.
-    row_norm
-        Public bound on the norm of a row; longer rows are clipped to it. None where a fit found the bound.
-    normalize
-        Whether every row is scaled to norm 1, as in the paper.
-    offset, scale
-        Numbers to subtract from columns, and to divide them by: one per column, or a mapping from names.
-        A public scale is a choice of units, in which covariances are given.
-    low, high
-        The range to which cells of a column are clipped first.
-    bound
-        The bound on the norm of a row after that; longer rows are clipped.
-    found
-        By column: how these numbers were found.
-    epsilon, delta, mu
-        The privacy cost of finding them, per silo; zeros for public numbers.
-    n_rows
-        The number of rows that they were found from, or 0.
-    rules
-        How cells of tables become numbers; None where cells are numbers.
-    clipped
-        Shares of rows that the bound clips, and of the variance that this removes, from noised counts of
-        norms; None without these counts.
-    present
-        By column: approximate share of rows with a cell; None if not counted.
-    outside
-        By column: approximate share of these cells outside the range; None if not counted.
+    columns : tuple of str or None
+        Names of the columns that the rules make, in order.
+    low, high : ndarray
+        Ranges that cells are clipped to.
+    bound : float
+        Bound on the norm of a row after all that.
+    found : tuple of str
+        How the numbers of each column were found.
+    epsilon, delta, mu : float
+        What finding them cost each silo; 0 if they were given.
+    n_rows : int
+        Number of rows they were found from.
+    clipped : tuple of float or None
+        Share of rows above the bound, and share of the squared length that it removes.
+    present, outside : ndarray or None
+        Share of rows with a value in each column, and share of values outside its range.
 
     Examples
     --------
-    >>> from fedpower import CodeBook
-    >>> CodeBook(row_norm=3.0, offset=[120.0, 80.0]).is_draft
-    True
+    >>> import pandas as pd
+    >>> from fedpower import CodeBook, FedPCA
+    >>> book = CodeBook(rules={"sex": ["f", "m"], "age": (0, 120)})
+    >>> path = book.save("codebook.toml")
+    >>> CodeBook.load(path).rules.features
+    ('sex=f', 'sex=m', 'sex=other', 'age')
+    >>> table = pd.DataFrame({"sex": ["f", "m", "f", "m"], "age": [31, 47, 62, 25]})
+    >>> FedPCA(2, epsilon=float("inf"), codebook=book).fit(table).components_.shape
+    (2, 4)
     """
 
     columns: tuple[str, ...] | None = None
@@ -96,12 +102,14 @@ class CodeBook:
     delta: float = 0.0
     mu: float = 0.0
     n_rows: int = 0
-    rules: TableRules | None = None
+    rules: Any = None  # TableRules, or the mapping that they are made from
     clipped: tuple[float, float] | None = None
     present: Vector | None = None
     outside: Vector | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.rules, Mapping):
+            object.__setattr__(self, "rules", table_rules(self.rules, "the code book"))
         for name in ("offset", "scale", "low", "high", "present", "outside"):
             if getattr(self, name) is None or (name in ("offset", "scale") and len(self.low) == 0):
                 continue
@@ -131,20 +139,14 @@ class CodeBook:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "CodeBook":
-        """Return the code book of a file.
-
-        Parameters
-        ----------
-        path
-            A TOML file, written by `save`, ``fedpower fit``, ``fedpower inspect`` or by hand.
-        """
+        """Load a code book from a TOML file."""
         file = read_toml(path, CodeBookFile, "the code book")
         if file.format != FORMAT:
             raise InputError(f"{path} must be a code book of format {FORMAT!r}, got {file.format!r}")
         return file.book(str(path))
 
     def save(self, path: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write the code book to a file and return its path."""
+        """Save the code book as a TOML file and return its path."""
         with new_file(Path(path), force=force) as place:
             place.write_text(rendered(self), encoding="utf-8")
         return Path(path)
@@ -183,10 +185,11 @@ class CodeBook:
     @property
     def table_rules(self) -> TableRules | None:
         """The rules, with the numbers that missing cells count for as far as they are known."""
-        if self.rules is None or self.is_draft:
-            return self.rules
+        rules: TableRules | None = self.rules
+        if rules is None or self.is_draft:
+            return rules
         offsets = np.clip(self.offset, self.low, self.high).tolist()
-        return self.rules.filled(dict(zip(self.columns or (), offsets, strict=True)))
+        return rules.filled(dict(zip(self.columns or (), offsets, strict=True)))
 
     def warnings(self, spreads_known: Sequence[bool]) -> list[str]:
         """Return what to know of the columns, of which a release has shown the spreads of some."""
@@ -301,32 +304,6 @@ def rendered(book: CodeBook) -> str:
     file = CodeBookFile.of(book)
     content = msgspec.to_builtins(file, builtin_types=(date,))
     return _HEAD + (_COMPUTED if file.column else "") + to_toml(content)
-
-
-def comparisons(
-    items: Sequence[str],
-    *,
-    winner: str = "winner",
-    loser: str = "loser",
-    margin: str | None = None,
-    range: tuple[float, float] | None = None,
-) -> CodeBook:
-    """Return a code book for tables in which each row compares two items.
-
-    Parameters
-    ----------
-    items
-        The items to rank: public, and the same at every silo. Rows with other items are refused.
-    winner, loser
-        The columns that name the two items; they must differ in every row.
-    margin, range
-        The column with the margin of the first item (negative if it lost, 0 for a tie), and the public
-        range to which it is clipped. Without them, the item in ``winner`` won.
-    """
-    rule: dict[str, Any] = {"items": list(items), "against": loser}
-    rule |= {} if margin is None else {"margin": margin}
-    rule |= {} if range is None else {"range": list(range)}
-    return CodeBook(rules=table_rules({winner: rule}, "comparisons"))
 
 
 def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> Ranges:
