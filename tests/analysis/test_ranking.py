@@ -175,8 +175,8 @@ def test_what_cannot_be_ranked_is_refused_in_one_sentence():
     refused("got margins in 'points'; use least squares", odds, points)
     refused("method must be one of", Ranking("elo"), points)  # type: ignore[arg-type]
     other = FedCovariance(epsilon=EXACT).fit(signed(TABLE)).release_
-    refused("must be of comparisons to be ranked", Ranking(), other)
-    with pytest.raises(InputError, match="got margins in 'points'; take the difference"):
+    refused("must be of comparisons, got another", Ranking(), other)
+    with pytest.raises(InputError, match="got margins in 'points'; use the difference"):
         Ranking().fit(points).win_probability("ash", "oak")
     with pytest.raises(InputError, match="must be one of the ranked items, got 'yew'"):
         Ranking().fit(release(TABLE)).win_probability("ash", "yew")

@@ -119,7 +119,7 @@ def test_ledgers_of_others_and_for_what_is_not_private_are_refused(tmp_path):
     own = {name: tmp_path / f"{name}.ledger" for name in ("north", "east")}
     for terms, sentence in (
         ({"epsilon": 1.0, "solver": "krylov"}, "must be used with a public bound on row norms, got"),
-        ({"epsilon": INF, "row_norm": 9.0}, "must be charged a finite epsilon, got epsilon=inf"),
+        ({"epsilon": INF, "row_norm": 9.0}, "must be used with a finite epsilon, got epsilon=inf"),
     ):
         with pytest.raises(FedpowerError, match=sentence):
             fed_pca(2, **terms).fit_silos({name: Unread() for name in own}, ledgers=own)
