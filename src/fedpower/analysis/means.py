@@ -125,7 +125,7 @@ class MeanTests(Analysis):
         yield f"Tests of {means}{factors}"
         yield (
             f"{int(self.rejected_.sum())} of {means} differ from their expected values; "
-            f"at most {percent(1 - self.level)} of these findings should be false."
+            f"on average, at most {percent(1 - self.level)} of these findings are false."
         )
         noise = float(np.median(self.noise_share_))
         yield f"Privacy noise makes up {percent(noise)} of the squared error of the median column."
