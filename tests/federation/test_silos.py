@@ -102,7 +102,7 @@ def test_what_was_agreed_to_is_accepted_and_anything_else_refused(tmp_path):
         ("epsilon = 0.9", study, "agrees to epsilon of at most 0.9, got a study with 1"),
         ("delta = 1e-7", study, "agrees to delta of at most 1e-07, got a study with 1e-06"),
         ("min_silos = 3", study, "agrees to min_silos of at least 3, got a study with 2"),
-        ("epsilon = 5.0", exact, "epsilon=5 at most, got a study with inf"),
+        ("epsilon = 5.0", exact, "epsilon of at most 5, got a study with inf"),
         ("", others, r"'north' must be named .*, got south, east"),
     ):
         with pytest.raises(ProtocolError, match=sentence):
