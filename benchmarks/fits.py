@@ -1,5 +1,6 @@
 """Estimators from options by the names that the command line gives them: cases vary one at a time."""
 
+from collections.abc import Sequence
 from inspect import signature
 from os import PathLike
 from typing import Any
@@ -33,6 +34,11 @@ def values_of(given: dict[str, Any]) -> dict[str, Any]:
 
 def fed_pca(n_components: Any = None, **given: Any) -> FedPCA:
     return FedPCA(n_components, **values_of(given))
+
+
+def comparisons(items: Sequence[str], winner: str = "winner", loser: str = "loser", **more: Any) -> CodeBook:
+    """Return the code book of tables whose every row compares two items."""
+    return CodeBook(rules={winner: {"items": list(items), "against": loser, **more}})
 
 
 def fed_covariance(**given: Any) -> FedCovariance:

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from benchmarks.data_sets import Array, packaged
 from benchmarks.derived import in_parts
-from benchmarks.fits import fed_covariance
+from benchmarks.fits import comparisons, fed_covariance
 from benchmarks.runner import Table, case
-from fedpower import comparisons
 from fedpower.analysis import Ranking
 from fedpower.report.covariance import Covariance
 

@@ -14,7 +14,7 @@ from fedpower.cli import main as fedpower
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "examples" / "data"
-PICTURES = {"light": ROOT / "docs" / "report.png", "dark": ROOT / "docs" / "site" / "static" / "report-dark.png"}
+PICTURES = {"light": ROOT / "docs" / "report.png", "dark": ROOT / "docs/site/static/report-dark.png"}
 COLOURS = 256
 
 

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from fedpower.estimator.communities import FedCommunities as FedCommunities
     from fedpower.estimator.fedpca import FedCovariance as FedCovariance
     from fedpower.estimator.fedpca import FedPCA as FedPCA
+    from fedpower.estimator.planning import plan as plan
     from fedpower.options import Auto as Auto
     from fedpower.options import Edge as Edge
     from fedpower.options import Krylov as Krylov
@@ -17,25 +18,22 @@ if TYPE_CHECKING:
     from fedpower.options import PowerMethod as PowerMethod
     from fedpower.options import Secure as Secure
     from fedpower.options import Upload as Upload
-    from fedpower.protocol.schedule import decaying as decaying
-    from fedpower.protocol.schedule import every as every
-    from fedpower.protocol.schedule import explicit as explicit
-    from fedpower.protocol.schedule import halving as halving
+    from fedpower.privacy.ledger import Ledger as Ledger
     from fedpower.report.result import load as load
     from fedpower.rows.sql import SqlQuery as SqlQuery
     from fedpower.rules.codebook import CodeBook as CodeBook
-    from fedpower.rules.codebook import comparisons as comparisons
 
 __version__ = "0.2.0"
 
 _NAMES = {
     "estimator.communities": "FedCommunities",
     "estimator.fedpca": "FedCovariance FedPCA",
+    "estimator.planning": "plan",
     "options": "Auto Edge Krylov Node Noise Person Plain PowerMethod Secure Upload",
-    "protocol.schedule": "decaying every explicit halving",
+    "privacy.ledger": "Ledger",
     "report.result": "load",
     "rows.sql": "SqlQuery",
-    "rules.codebook": "CodeBook comparisons",
+    "rules.codebook": "CodeBook",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 _ROOMS = (
@@ -63,4 +61,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "analysis", "exceptions"])

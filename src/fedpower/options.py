@@ -153,13 +153,13 @@ def _shortened(value: Any) -> str:
 
 
 class Upload(_Value):
-    """Each silo uploads its covariance once, and everything follows from the sum.
+    """Solver: each silo uploads its covariance once, in one round.
 
     Examples
     --------
-    >>> from fedpower import Upload
-    >>> Upload(iteration_rank=5)
-    Upload(iteration_rank=5)
+    >>> from fedpower import FedPCA, Upload
+    >>> FedPCA(4, solver=Upload(iteration_rank=8)).solver
+    Upload(iteration_rank=8)
     """
 
     name: ClassVar[str] = "upload"
@@ -175,30 +175,36 @@ class Iterative(Upload):
     noises: ClassVar[tuple[str, ...]] = ("none", "covariance", "step", "paper")
 
     n_steps: int | None = setting(None, "Power steps in total; by default until --tol.", "count", "paper")
-    tol: float = setting(1e-9, "Stop when a round moves the subspace by sin θ ≤ this.", "tol", "solver")
+    tol: float = setting(1e-9, "Stop when a round changes the subspace by sin θ ≤ this.", "tol", "solver")
     max_rounds: int = setting(500, "Stop after this many rounds.", "count", "solver")
     n_participants: int | None = setting(
         None, "Silos per round; all by default.", "count", "paper", section="rounds", option="--participants"
     )
     participation: Literal["sampled", "first"] = setting(
-        "sampled", "Draw them, or take the first to answer.", ("sampled", "first"), "paper", section="rounds"
+        "sampled",
+        "Draw participants, or take the first to answer.",
+        ("sampled", "first"),
+        "paper",
+        section="rounds",
     )
 
 
 class Krylov(Iterative):
-    """A Krylov space of block products: a few rounds, each of n_features × iteration_rank numbers.
+    """Solver: a block Krylov space in a few rounds, for wide data.
+
+    Each round carries n_features × iteration_rank numbers.
 
     Examples
     --------
-    >>> from fedpower import Krylov
-    >>> Krylov(tol=1e-6)
+    >>> from fedpower import FedPCA, Krylov
+    >>> FedPCA(4, solver=Krylov(tol=1e-6)).solver
     Krylov(tol=1e-06)
     """
 
     name: ClassVar[str] = "krylov"
     noises: ClassVar[tuple[str, ...]] = ("none", "covariance", "step")
     lookahead: bool | None = setting(
-        None, "Whether krylov has silos take a second, local step in each round.", "flag", "solver"
+        None, "krylov: take a second, local step in each round.", "flag", "solver"
     )
 
 
@@ -216,26 +222,29 @@ class Auto(Krylov):
 
 
 class PowerMethod(Iterative):
-    """The paper's federated power method.
+    """Solver: the paper's federated power method, with local steps.
 
     Examples
     --------
-    >>> from fedpower import PowerMethod
-    >>> PowerMethod(schedule="halving", local_steps=8)
+    >>> from fedpower import FedPCA, PowerMethod
+    >>> FedPCA(4, solver=PowerMethod(schedule="halving", local_steps=8)).solver
     PowerMethod(schedule='halving', local_steps=8)
     """
 
     name: ClassVar[str] = "fedpower"
-    schedule: Any = setting("every", "At which steps a round happens, e.g. 2,4,5.", None, "paper")
+    schedule: Any = setting("every", "Steps with a round, e.g. 2,4,5.", None, "paper")
     local_steps: int = setting(1, "Power steps between two rounds.", "count", "paper")
     drift_correction: bool = setting(
-        False, "Correct local steps for the silos' differences.", "flag", "paper"
+        False, "Correct local steps for differences between silos.", "flag", "paper"
     )
     alignment: str = setting(
-        "procrustes", "How bases are rotated to be averaged.", ("procrustes", "sign", "identity"), "paper"
+        "procrustes",
+        "How bases are rotated before they are averaged.",
+        ("procrustes", "sign", "identity"),
+        "paper",
     )
     reference: str = setting(
-        "first", "To whose basis they are rotated.", ("first", "active", "broadcast"), "paper"
+        "first", "Basis to which they are rotated.", ("first", "active", "broadcast"), "paper"
     )
 
 
@@ -246,38 +255,39 @@ Solver = Upload | Krylov | PowerMethod
 
 
 class _Rounds(_Value):
-    min_silos: int | None = setting(None, "Fewest silos that a round may continue with.", "count", "rounds")
+    min_silos: int | None = setting(None, "Fewest silos with which a round continues.", "count", "rounds")
     deadline: float | None = setting(
         None, "Seconds after which a round continues without the rest.", "positive", "rounds"
     )
 
 
 class Plain(_Rounds):
-    """The coordinator reads every silo's noised answer.
+    """Aggregation: the coordinator sees each silo's noised answer.
 
     Examples
     --------
-    >>> from fedpower import Plain
-    >>> Plain(min_silos=3, deadline=60.0)
-    Plain(min_silos=3, deadline=60.0)
+    >>> from fedpower import FedPCA, Plain
+    >>> FedPCA(4, aggregation=Plain(min_silos=3)).aggregation
+    Plain(min_silos=3)
     """
 
     name: ClassVar[str] = "plain"
     colluders: ClassVar[int] = 1
     weights: Literal["rows", "noise"] = setting(
-        "rows", "Weigh silos by rows (default), or such that noise is least.", ("rows", "noise"), "privacy"
+        "rows", "Weigh silos by rows (default), or for the least noise.", ("rows", "noise"), "privacy"
     )
 
 
 class Secure(_Rounds):
-    """The coordinator reads the silos' sum only, and they share the noise of one trusted curator.
+    """Aggregation: the coordinator sees only the sum of the silos' answers.
 
-    Needs the extra ``secure`` and a finite ``epsilon``.
+    The silos share one portion of noise, so the result is more accurate than with `Plain`. Needs the extra
+    ``secure`` (``pip install 'fedpower[secure]'``) and a finite ``epsilon``.
 
     Examples
     --------
-    >>> from fedpower import Secure
-    >>> Secure(colluders=2)
+    >>> from fedpower import FedPCA, Secure
+    >>> FedPCA(4, aggregation=Secure(colluders=2)).aggregation
     Secure(colluders=2)
     """
 
@@ -295,40 +305,38 @@ Aggregation = Plain | Secure
 
 
 class Person(_Value, kw_only=False):
-    """A person is protected with all rows that a silo has of her.
+    """Unit of privacy: a person with all of their rows at a silo.
 
     Examples
     --------
-    >>> from fedpower import Person
-    >>> Person("patient_id", rows=3)
+    >>> from fedpower import FedPCA, Person
+    >>> FedPCA(4, unit=Person("patient_id", rows=3)).unit
     Person(column='patient_id', rows=3)
     """
 
     column: str | None = setting(
         None,
-        "Column that identifies a row's person, who is protected with all her rows of a silo.",
+        "Protect persons with all their rows: the column of their ids.",
         "text",
         section="rows",
         must="the name of the column that identifies a row's person",
     )
-    rows: int = setting(
-        1, "Count so many rows of a person in full, at as many times the noise.", "count", "rows"
-    )
+    rows: int = setting(1, "Rows of a person that count in full; noise grows with them.", "count", "rows")
 
 
 class Edge(_Value, kw_only=False):
-    """One edge of one silo's network is protected.
+    """Unit of privacy: one edge of one silo's network.
 
     Examples
     --------
-    >>> from fedpower import Edge
-    >>> Edge(5.0)
+    >>> from fedpower import Edge, FedCommunities
+    >>> FedCommunities(3, unit=Edge(max_weight=5.0)).unit
     Edge(max_weight=5.0)
     """
 
     name: ClassVar[NetworkUnit] = "edge"
     max_weight: float | None = setting(
-        None, "Public maximum at which weights are capped; without it they must be 0 or 1.",
+        None, "Public maximum weight of an edge; without it weights are 0 or 1.",
         section="rows", kind=float,
     )  # fmt: skip
 
@@ -337,12 +345,12 @@ class Edge(_Value, kw_only=False):
 
 
 class Node(_Value, kw_only=False):
-    """One row of one silo's adjacency matrix is protected (not a node with all its edges).
+    """Unit of privacy: one row of a silo's adjacency matrix. It does not protect a node with all its edges.
 
     Examples
     --------
-    >>> from fedpower import Node
-    >>> Node()
+    >>> from fedpower import FedCommunities, Node
+    >>> FedCommunities(3, unit=Node()).unit
     Node()
     """
 
@@ -359,23 +367,23 @@ NoiseKind = Literal["auto", "covariance", "clipped", "step", "paper"]
 
 
 class Noise(_Value, kw_only=False):
-    """What is noised, and how its budget is divided.
+    """Where noise is added, and what else the budget pays for.
 
     Examples
     --------
-    >>> from fedpower import Noise
-    >>> Noise("covariance", scores_epsilon=0.1)
+    >>> from fedpower import FedPCA, Noise
+    >>> FedPCA(4, noise=Noise("covariance", scores_epsilon=0.1)).noise
     Noise(kind='covariance', scores_epsilon=0.1)
     """
 
     kind: NoiseKind = setting(
-        "auto", "What is noised; auto takes what should be most accurate.", get_args(NoiseKind), "privacy"
+        "auto", "What gets noise; auto takes the most accurate.", get_args(NoiseKind), "privacy"
     )
     energy: float | None = setting(
-        None, "Guess of the components' share of the variance; lets auto clip.", "share", "privacy"
+        None, "Guess of the components' share of the variance, for clipping.", "share", "privacy"
     )
     scores_epsilon: float | None = setting(
-        None, "Part of epsilon for a histogram of scores on two components.", "positive", "privacy"
+        None, "Part of epsilon for a private score plot.", "positive", "privacy"
     )
 
 
@@ -389,13 +397,19 @@ class Options(_Value):
     """The options of a fit, checked; `FedPCA` documents each."""
 
     n_components: Any = setting(
-        None, "Number, fraction of variance, or auto.", section="components", option="-k --components"
+        None,
+        "Number of components, a fraction of variance, or auto.",
+        section="components",
+        option="-k --components",
     )
     epsilon: float = setting(
-        1.0, "Each silo's budget; 1 is usual, inf is exact and NOT private.", "positive", section="privacy"
+        1.0,
+        "Privacy budget per silo; 1 is usual, inf is exact and NOT private.",
+        "positive",
+        section="privacy",
     )
     delta: float | None = setting(
-        None, "The δ of (ε, δ); by default from the number of rows.", "share", "privacy"
+        None, "The δ of the promise; by default from the number of rows.", "share", "privacy"
     )
     center: bool = setting(
         True, "Centre on the pooled mean (default), also after --center-file.", "flag", "rows"
@@ -403,23 +417,29 @@ class Options(_Value):
     standardize: bool = setting(
         True, "Correlations (default), or covariances in the columns' own units.", "flag", "rows"
     )
+    whiten: bool = setting(False, "Divide scores by their standard deviations.", "flag", option=None)
     ranges: Any = setting(None, "Between which numbers cells of columns are.", section="columns", option=None)
     codebook: CodeBook | None = setting(None, "Code book with rules and numbers of columns.", option=None)
     unit: Any = None
     noise: Any = Noise()
     aggregation: Any = setting(
-        "plain", "Send each silo's covariance, or their sum with shared noise.", AGGREGATIONS, "privacy"
+        "plain", "Sum of the silos: plain, or secure with less noise.", AGGREGATIONS, "privacy"
     )
-    solver: Any = setting(
-        "auto", "How the eigenspace is found; auto chooses and states why.", SOLVERS, "solver"
-    )
+    solver: Any = setting("auto", "How components are computed; auto chooses.", SOLVERS, "solver")
     device: str | None = setting(
         None, "PyTorch device for the silos' arithmetic, e.g. cuda.", "text", "running"
     )
     random_state: Any = setting(
-        None, "Start basis and sampling; never noise.", None, "running", section="solver", option="--seed"
+        None,
+        "Seed of start basis and sampling; never of noise.",
+        None,
+        "running",
+        section="solver",
+        option="--seed",
     )
-    n_jobs: int | None = setting(None, "Silos that work at once.", "jobs", "running", option="--jobs")
+    n_jobs: int | None = setting(
+        None, "Number of silos that compute at the same time.", "jobs", "running", option="--jobs"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -514,7 +534,7 @@ class Options(_Value):
 
 _OF_CODE_BOOKS = {
     "row_norm": _declare(
-        None, "Public bound on a row's norm; longer ones are clipped.", kind=float, section="rows"
+        None, "Public bound on the norm of a row; longer rows are clipped.", kind=float, section="rows"
     ),
     "normalize": _declare(False, "Scale every row to norm 1.", "flag", "rows"),
     "offset": _declare(None, "Public numbers to subtract from columns.", section="columns", option=None),
@@ -534,7 +554,7 @@ def _flat_settings() -> Iterator[tuple[str, Setting]]:
             if isinstance(known.choices, Mapping):
                 parts[item.name] = known.choices.values()
         if item.name == "unit":
-            help = "Silos hold networks: an edge is protected, or a row of the adjacency."
+            help = "Silos hold networks: protect edges, or rows of the adjacency."
             yield "network", _declare(None, help, ("edge", "row"), section="rows")
         for part in parts.get(item.name, ()):
             yield from ((_RENAMED.get(name, name), inner) for name, inner in _settings(part).items())

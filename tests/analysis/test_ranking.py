@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.fits import fed_covariance
+from benchmarks.fits import comparisons, fed_covariance
 from benchmarks.ranking import LEVEL, cases
-from fedpower import FedCovariance, comparisons
+from fedpower import FedCovariance
 from fedpower.analysis import Ranking
 from fedpower.exceptions import InputError
 from fedpower.report.covariance import Covariance

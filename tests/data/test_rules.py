@@ -13,7 +13,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from fedpower import CodeBook, FedCovariance, FedPCA, comparisons, load
+from benchmarks.fits import comparisons
+from fedpower import CodeBook, FedCovariance, FedPCA, load
 from fedpower.exceptions import CellError, InputError
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import match_tables, ruled

@@ -49,36 +49,16 @@ def three_hospitals(folder: Path) -> None:
         (folder / f"{name}.csv").write_text(lines)
 
 
-def cohort(folder: Path) -> None:
-    """Write three hospitals with 20,000 patients in all, whose columns have two common causes."""
-    for place, (name, size) in enumerate({"north": 9000, "south": 6000, "east": 5000}.items()):
-        rng = np.random.default_rng(place)
-        age = rng.normal(55, 14, size).clip(18, 95).round()
-        weight, pressure, own = rng.normal(size=size), rng.normal(size=size), rng.normal(size=(7, size))
-        columns = {
-            "age": age,
-            "bmi": 27 + 4.2 * weight + 1.5 * own[0],
-            "waist": 94 + 11 * weight + 0.15 * (age - 55) + 4 * own[1],
-            "sbp": 133 + 12 * pressure + 3 * weight + 0.4 * (age - 55) + 6 * own[2],
-            "dbp": 80 + 8 * pressure + 2 * weight + 0.2 * (age - 55) + 4 * own[3],
-            "glucose": 5.6 + 0.5 * weight + 0.015 * (age - 55) + 0.5 * own[4],
-            "triglycerides": 1.6 + 0.35 * weight + 0.35 * own[5],
-            "hdl": 1.4 - 0.22 * weight + 0.25 * own[6],
-        }
-        table = pa.table({column: values.round(2) for column, values in columns.items()})
-        pa.csv.write_csv(table, folder / f"{name}.csv")
-
-
-def fitted_cohort(folder: Path) -> None:
-    """Write the three hospitals, and the private result that the pages on analyses begin with."""
-    cohort(folder)
-    silos = {name: folder / f"{name}.csv" for name in ("north", "south", "east")}
-    FedPCA("auto", epsilon=1.0).fit_silos(silos).save(folder / "result")
-
-
 def survey(folder: Path) -> None:
     """Copy the three silos of the health survey and their code book."""
     shutil.copytree(Path(__file__).parents[2] / "examples" / "data", folder, dirs_exist_ok=True)
+
+
+def analysed(folder: Path) -> None:
+    """Copy the survey, and write the result that the quickstart gets from it."""
+    survey(folder)
+    silos = {name: folder / f"{name}.csv" for name in ("north", "south", "east")}
+    FedPCA(3, epsilon=1.0, codebook=folder / "codebook.toml").fit_silos(silos).save(folder / "result")
 
 
 def ward(folder: Path) -> None:
@@ -130,8 +110,8 @@ def genotyped(folder: Path) -> None:
 GROUNDS: dict[str, Callable[[Path], None]] = {
     "README.md": three_hospitals,
     "docs/index.md": survey,
-    "docs/user/analyses/index.md": cohort,
-    **{f"docs/user/analyses/{name}.md": fitted_cohort for name in ANALYSES},
+    "docs/user/analyses/index.md": survey,
+    **{f"docs/user/analyses/{name}.md": analysed for name in ANALYSES},
     "docs/user/data.md": ward,
     "docs/user/devices.md": partitioned,
     "docs/operator/federation.md": three_hospitals,
@@ -139,7 +119,7 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     **{f"docs/user/{name}.md": survey for name in SURVEY},
     "docs/user/persons.md": visits,
     "docs/user/genotypes.md": genotyped,
-    "docs/user/result-folder.md": fitted_cohort,
+    "docs/user/result-folder.md": analysed,
     "docs/user/score-plots.md": three_hospitals,
     "docs/officer/secure-aggregation.md": signed_hospitals,
 }

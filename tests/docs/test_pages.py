@@ -154,7 +154,7 @@ def test_a_block_that_runs_nowhere_or_with_servers_says_why():
             assert NOT_RUN[reason] in block.text, f"{block.place}: nothing here {reason}"
             reasons.add(reason)
     assert reasons == set(NOT_RUN)
-    assert {"README.md", FIRST} <= set(SERVED)
+    assert FIRST in SERVED
 
 
 class Parties:

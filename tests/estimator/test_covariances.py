@@ -77,7 +77,7 @@ def test_a_fit_gives_its_moment_back_from_memory_and_from_folders(aggregation, t
     assert (read.code_book is None) == bool(told)
     assert str(read.privacy) == str(model.privacy_)
     if aggregation == "secure":
-        assert "the published covariance and all that is computed from it" in str(read.privacy)
+        assert "the published covariance and everything computed from it" in str(read.privacy)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -147,8 +147,8 @@ def test_changed_and_foreign_folders_are_refused_in_one_sentence(folder, tmp_pat
         np.savez(folder / COVARIANCE, **{**stored, "covariance": stored["covariance"] * 1.0000001})
     for name, sentence in {
         "none": "got nothing there; check the path",
-        "empty": r"got one without covariance\.npz",
-        "fitted": "got a result that was fitted without keeping it",
+        "empty": r"got one without components\.npz",
+        "fitted": "the fit must keep its covariance, got one without it",
         folder.name: "got files that were changed since",
     }.items():
         with pytest.raises(InputError, match=sentence):

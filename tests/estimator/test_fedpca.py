@@ -61,8 +61,11 @@ def test_exact_fits_match_scikit_learn_s_pca(solver, load):
     assert type(converted) is PCA
     assert (converted.n_components_, converted.n_samples_) == (theirs.n_components_, theirs.n_samples_)
     assert ours.n_samples_seen_ == theirs.n_samples_
-    np.testing.assert_allclose(converted.noise_variance_, theirs.noise_variance_, rtol=1e-6)
-    np.testing.assert_allclose(converted.score(rows), theirs.score(rows), rtol=1e-6)
+    for model in (ours, converted):
+        np.testing.assert_allclose(model.noise_variance_, theirs.noise_variance_, rtol=1e-6)
+        np.testing.assert_allclose(model.score_samples(rows), theirs.score_samples(rows), rtol=1e-6)
+        np.testing.assert_allclose(model.get_covariance(), theirs.get_covariance(), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(ours.get_precision(), theirs.get_precision(), rtol=1e-5, atol=1e-9)
 
 
 def test_groups_are_silos(rows):

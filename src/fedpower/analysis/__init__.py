@@ -1,7 +1,7 @@
-"""Analyses of a released covariance, at no cost: estimators in scikit-learn's manners.
+"""Analyses of a released covariance, at no further cost: estimators with scikit-learn's interface.
 
-Each has ``clipping_share_``: the share of the rows' squared length that the bound removed, None where nothing
-is known of it. Clipping biases what is estimated, and intervals exclude that bias.
+Each has ``clipping_share_``: the share of the rows' squared length that the bound removed, or None if
+unknown. Clipping biases estimates, and intervals do not include that bias.
 
 An analysis is a subclass of `fedpower.analysis.base.Analysis` in a file of its own, and a line of
 ``ANALYSES``: then ``fedpower analyze`` has it too.

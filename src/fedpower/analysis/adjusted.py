@@ -21,20 +21,23 @@ from fedpower.report.text import count, listed
 
 
 class AdjustedPCA(TransformerMixin, Analysis):
-    """Components of columns after covariates are partialled out: of the residuals of their regression.
+    """Principal components after the effect of covariates is removed.
+
+    The columns are regressed on the covariates, such as age or batch. The components are those of
+    the residuals.
 
     Attributes
     ----------
     components_ : ndarray of shape (k, n_columns)
-        Axes of the adjusted columns, in ``feature_names_in_``'s order without the covariates.
+        Principal axes of the adjusted columns, which are ``feature_names_in_`` without the covariates.
     explained_variance_, standard_error_, low_, high_ : ndarray of shape (k,)
-        Variances with their errors and intervals.
+        Variances with standard errors and intervals.
     explained_variance_ratio_ : ndarray of shape (k,)
-        Shares of the variance that remains.
+        Shares of the variance that remains after the adjustment.
     component_angles_, subspace_angles_ : ndarray of shape (k,)
-        Degrees that each component, and each leading subspace, may be off at 90% confidence.
+        As in `FedPCA`.
     coef_ : ndarray of shape (n_covariates, n_columns)
-        What was partialled out: the columns regressed on the covariates.
+        Coefficients of the regression on the covariates.
 
     Examples
     --------
@@ -42,7 +45,7 @@ class AdjustedPCA(TransformerMixin, Analysis):
     >>> from fedpower import FedCovariance
     >>> from fedpower.analysis import AdjustedPCA
     >>> rows = np.random.default_rng(0).normal(size=(500, 4))
-    >>> release = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
+    >>> release = FedCovariance(epsilon=float("inf")).fit(rows)
     >>> AdjustedPCA(2, covariates=[0]).fit(release).transform(rows).shape
     (500, 2)
     """
@@ -84,7 +87,7 @@ class AdjustedPCA(TransformerMixin, Analysis):
         self.coef_ = np.linalg.solve(inner, covariance[np.ix_(self._out, self._in)])
 
     def transform(self, X: ArrayLike) -> Array:
-        """Return the adjusted scores of rows with all columns of the release: a local computation."""
+        """Return the adjusted scores of rows with all columns of the release. This is a local computation."""
         check_is_fitted(self)
         given = base.new_rows(X, self.feature_names_in_, "columns of the covariance, covariates too")
         centred = given - self.release_.mean

@@ -18,6 +18,7 @@ from fedpower.report import text
 from fedpower.report.covariance import Covariance
 from fedpower.report.page import Account, Picture, Table, drawn
 from fedpower.report.record import plain
+from fedpower.report.result import covariance_of
 from fedpower.report.view import angle_sentences
 
 Contents = Iterator[str | Table | Picture]
@@ -68,8 +69,17 @@ class Analysis(BaseEstimator):
         documented(dataclass(eq=False, repr=False)(cls), before="Attributes")
         super().__init_subclass__()
 
-    def fit(self, release: Covariance, y: object = None) -> Self:
-        """Compute the analysis of a released covariance and return itself."""
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Compute the analysis of a released covariance.
+
+        Parameters
+        ----------
+        X : Covariance, Result, fitted estimator or path
+            A fit that keeps its covariance, or the folder it was saved to.
+        y : ignored
+            Present for scikit-learn's API.
+        """
+        release = covariance_of(X)
         if self.needs_covariance and not release.centered:
             raise InputError(
                 "a covariance must be about the mean for this analysis, got one about the origin; centre it"

@@ -36,35 +36,33 @@ _CHANCE = 0.01
 
 
 class Communities(Analysis):
-    """Spectral clustering of the nodes of networks that silos hold on the same nodes.
+    """Spectral clustering of the nodes of networks.
 
-    The released matrix gives each node k coordinates, those of its leading eigenvectors, and k-means its
-    community. Where edges were protected the matrix is the mean adjacency of the silos, with its diagonal,
-    which holds noise alone, set to 0, and eigenvectors are ordered by the size of their eigenvalues. Where
-    rows were, it is the second moment of the adjacency's rows.
+    All silos hold networks on the same nodes. Each node gets k coordinates from the leading eigenvectors of
+    the released matrix, and k-means groups the nodes. If edges are protected, the matrix is the mean
+    adjacency of the silos with its diagonal set to 0. If rows are protected, it is the second moment of the
+    rows of the adjacency.
 
     Attributes
     ----------
     labels_ : ndarray of shape (n_nodes,)
-        Communities from 0, the largest first.
+        Community of each node, from 0. The largest community comes first.
     embedding_ : ndarray of shape (n_nodes, k)
-        Coordinates, orthonormal columns, each one's largest entry positive.
+        Coordinates of the nodes. Columns are orthonormal, and the largest entry of each is positive.
     eigenvalues_ : ndarray of shape (k,)
-        Per silo: of the mean adjacency in units of the largest weight, or of the second moment.
+        Eigenvalues per silo.
     subspace_angle_ : float
-        Degrees between the subspace of the k directions and that of the networks without noise: at most
-        this, at 90% confidence. 0 without noise, and 90 where eigenvalues k and k + 1 are equal.
+        How far the k directions may be from those without noise, in degrees, with 90% confidence.
     determined_ : bool
-        Whether that is at most 45°.
+        Whether that angle is at most 45°.
     chance_edge_, n_above_chance_ : float, int or None
-        The eigenvalue that edges which are equally likely for all pairs, and noise, exceed with probability
-        1%, and how many of the k exceed it; None where rows were protected.
+        The eigenvalue that a network without communities exceeds with probability 1%, and how many of the k
+        eigenvalues exceed it. None if rows are protected.
     rates_, rate_errors_ : ndarray of shape (k, k) or None
-        The mean weight of a pair within and between communities, per silo, and the privacy noise of it;
-        None where rows were protected, which are scaled to norm 1.
+        Mean weight of a pair within and between communities, and its standard error from privacy noise. None
+        if rows are protected.
     agreement_, adjusted_rand_ : float or None
-        The share of compared nodes that are in the right community, communities being matched as well as
-        possible, and the adjusted Rand index.
+        Share of nodes in the right community, and adjusted Rand index, if ``labels`` are given.
 
     Examples
     --------
@@ -72,8 +70,8 @@ class Communities(Analysis):
     >>> from fedpower import FedCommunities
     >>> from fedpower.analysis import Communities
     >>> network = np.kron(np.eye(2), np.ones((5, 5))) - np.eye(10)
-    >>> model = FedCommunities(2, epsilon=float("inf")).fit_silos([network])
-    >>> Communities(2, labels=[0] * 5 + [1] * 5).fit(model.release_).agreement_
+    >>> release = FedCommunities(2, epsilon=float("inf")).fit_silos([network])
+    >>> Communities(2, labels=[0] * 5 + [1] * 5).fit(release).agreement_
     1.0
     """
 
@@ -217,7 +215,9 @@ class Communities(Analysis):
 
 
 def agreement(truth: Any, found: Any) -> float:
-    """Return the share of nodes that two labellings agree on, once their labels are matched best.
+    """Return the share of nodes on which two labellings agree.
+
+    Labels are matched so that the share is largest.
 
     Parameters
     ----------

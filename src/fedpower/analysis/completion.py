@@ -34,32 +34,30 @@ class Filled(NamedTuple):
 
 
 class Completion(TransformerMixin, Analysis):
-    """Empty cells predicted from those that are not, through components of the items' covariances.
+    """Predict empty cells of a table of ratings.
 
-    The release must be of columns that have rules of kind ``rating``: it then holds, of every pair of items,
-    how many rated both, and the sums and products of their ratings. From these follow the means, the
-    covariances of observed pairs, and the model x = μ + Λf + e of k components. New rows are completed where
-    they are.
+    The release must come from columns with rules of kind ``rating``. The ratings follow x = μ + Λf + e with k
+    components f. New rows are completed locally.
 
     Attributes
     ----------
     items_ : ndarray of str of shape (d,)
-        What is rated.
+        The rated items.
     mean_, covariance_ : ndarray
-        Of ratings in their own units: of all who rated an item, and of all who rated both, about the items'
-        means. Noised, and not floored; means are shrunk towards their average as far as their differences
-        are noise.
+        Mean of each item, and covariance of each pair of items over the rows that rated both, in the units of
+        the ratings and with noise. Means are shrunk towards their average as far as noise explains their
+        differences.
     weight_ : ndarray of shape (d,)
-        The share of all ratings that each item has; items count by its root among the components.
+        Share of all ratings that each item has.
     components_, explained_variance_ : ndarray
-        Axes of the weighted covariance, and its eigenvalues in units of half the ratings' range.
+        Axes and eigenvalues of the weighted covariance, in units of half the range of the ratings.
     loadings_ : ndarray of shape (d, n_used)
-        Λ, in the ratings' units: their products are the fitted covariances.
+        Λ, in the units of the ratings.
     noise_variance_ : ndarray of shape (d,)
-        The variances of e, in the ratings' units squared.
+        Variance of e for each item, in squared units of the ratings.
     n_used_ : int
-        How many components are used: k, or those before the first that noise alone could show. With none,
-        cells are filled with means.
+        Number of components in use: k, or those that stand out from the noise. With 0, empty cells get the
+        mean of their item.
 
     Examples
     --------
@@ -67,14 +65,11 @@ class Completion(TransformerMixin, Analysis):
     >>> import pandas as pd
     >>> from fedpower import FedCovariance
     >>> from fedpower.analysis import Completion
-    >>> from fedpower.rules.codebook import CodeBook
-    >>> from fedpower.rules.rules import table_rules
     >>> ratings = pd.DataFrame(np.random.default_rng(0).integers(1, 6, (200, 3)), columns=["a", "b", "c"])
-    >>> rules = table_rules({name: {"kind": "rating", "range": [1, 5]} for name in ratings}, "example")
-    >>> model = FedCovariance(epsilon=float("inf"), center=False, codebook=CodeBook(rules=rules))
-    >>> found = Completion(1).fit(model.fit_silos([ratings]).release_)
-    >>> bool(np.isnan(found.transform([[5, np.nan, 1]])).any())
-    False
+    >>> book = {name: {"kind": "rating", "range": [1, 5]} for name in ratings}
+    >>> release = FedCovariance(epsilon=float("inf"), center=False, codebook=book).fit_silos([ratings])
+    >>> Completion(1).fit(release).transform([[5, np.nan, 1]]).shape
+    (1, 3)
     """
 
     kind = "complete"
@@ -142,20 +137,20 @@ class Completion(TransformerMixin, Analysis):
         self.feature_names_in_, self.n_features_in_ = self.items_, d
 
     def transform(self, X: ArrayLike) -> Array:
-        """Return rows with their empty cells filled in: a local computation.
+        """Return rows with their empty cells filled in. This is a local computation.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_items)
-            Ratings in their own units, NaN where there is none; a table's columns are found by name.
+            Ratings, NaN if there is none. The columns of a table are matched by name.
         """
         return self.intervals(X).values
 
     def intervals(self, X: ArrayLike) -> Filled:
-        """Return rows with their empty cells filled in, and intervals for these.
+        """Return completed rows, with intervals of the cells that were empty.
 
-        An interval holds the variation outside the components, the uncertainty of a person's scores, and the
-        noise of the release. Cells that were not empty stay as they are; ``X`` is as for `transform`.
+        An interval covers the variation outside the components, the error of a row's scores, and the privacy
+        noise. ``X`` is as in `transform`.
         """
         check_is_fitted(self)
         given = base.new_rows(X, self.items_, "items of the covariance")

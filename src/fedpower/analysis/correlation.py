@@ -15,32 +15,34 @@ from fedpower.report.text import count, percent
 
 
 class Correlations(Analysis):
-    """Correlations of all columns, with intervals that include the noise, and a verdict on each.
-
-    The spectrum is shrunk by the known noise, which brings correlations nearer to the exact ones but biases
-    them, so that intervals are those of the correlations as released. A verdict is wrong for any of the pairs
-    together with probability 1 − level.
+    """Correlations of all columns, with intervals and tests that account for the noise.
 
     Attributes
     ----------
     correlation_ : ndarray of shape (d, d)
-        Correlations with a shrunk spectrum; the exact ones where no noise was added.
+        Correlations with the noise shrunk out of their spectrum: closer to the exact ones on average, and
+        biased. Without noise they are exact.
     released_ : ndarray of shape (d, d)
-        Correlations as released, noise included, at most 1.
+        Correlations of the release, with noise.
     standard_error_, low_, high_ : ndarray of shape (d, d)
-        Of ``released_``; intervals are made on Fisher's scale.
+        Standard errors and intervals of ``released_``, on Fisher's scale.
     distinct_ : ndarray of bool of shape (d, d)
-        Whether a correlation differs from 0, all pairs together (Bonferroni).
+        Whether a correlation differs from 0, corrected for all pairs (Bonferroni).
 
     Examples
     --------
     >>> import numpy as np
     >>> from fedpower import FedCovariance
     >>> from fedpower.analysis import Correlations
-    >>> rows = np.random.default_rng(0).normal(size=(500, 4))
-    >>> release = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
-    >>> Correlations().fit(release).correlation_.shape
-    (4, 4)
+    >>> rows = np.random.default_rng(0).normal(size=(500, 3))
+    >>> rows[:, 1] += rows[:, 0]
+    >>> found = Correlations().fit(FedCovariance(epsilon=float("inf")).fit(rows))
+    >>> found.correlation_.round(1)
+    array([[ 1. ,  0.7, -0. ],
+           [ 0.7,  1. , -0. ],
+           [-0. , -0. ,  1. ]])
+    >>> bool(found.distinct_[0, 1]), bool(found.distinct_[0, 2])
+    (True, False)
     """
 
     kind = "correlation"

@@ -23,24 +23,23 @@ _LEAST_SAMPLED = 0.01  # (1 − r²)²: one correlation near 1 must not outweigh
 
 
 class FactorAnalysis(Analysis):
-    """Factors behind the columns of a released covariance: x = μ + Λf + u, u of each column its own.
+    """Factor analysis: x = μ + Λf + u, with k common factors f.
 
     Loadings minimise the squared errors of the correlations, each divided by its variance from sampling and
-    noise (minimum residuals). Maximum likelihood takes small eigenvalues for exact, which noise forbids;
-    where the model holds, both come to the same loadings.
+    noise (minimum residuals). This tolerates noise in small eigenvalues, which maximum likelihood does not.
 
     Attributes
     ----------
     loadings_ : ndarray of shape (d, k)
-        Correlations of columns and factors: loadings of columns of variance 1.
+        Correlations of columns and factors.
     standard_error_, low_, high_ : ndarray of shape (d, k)
-        Of the loadings.
+        Standard errors and intervals of the loadings.
     components_ : ndarray of shape (k, d)
-        Loadings in the rows' own units, as scikit-learn gives them.
+        Loadings in the units of the columns, as in scikit-learn.
     noise_variance_ : ndarray of shape (d,)
-        Each column's own variance, in the rows' own units and divided by n, as scikit-learn's.
+        Variance of each column that the factors do not explain, as in scikit-learn.
     communality_ : ndarray of shape (d,)
-        The share of each column's variance that the factors explain.
+        Share of each column's variance that the factors explain.
 
     Examples
     --------
@@ -49,7 +48,7 @@ class FactorAnalysis(Analysis):
     >>> from fedpower.analysis import FactorAnalysis
     >>> rng = np.random.default_rng(0)
     >>> rows = rng.normal(size=(500, 1)) + rng.normal(size=(500, 4))
-    >>> release = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
+    >>> release = FedCovariance(epsilon=float("inf")).fit(rows)
     >>> FactorAnalysis(1).fit(release).loadings_.shape
     (4, 1)
     """
@@ -121,9 +120,9 @@ class FactorAnalysis(Analysis):
 
 
 def congruence(one: Array, other: Array) -> Array:
-    """Return Tucker's congruence of each factor of ``other`` with its match among those of ``one``.
+    """Return Tucker's congruence of each factor with its match in another solution.
 
-    Cosines of columns, matched so that their sum is largest, whatever order and signs they have.
+    Factors are matched so that the congruences are largest. Order and signs do not matter.
 
     Parameters
     ----------

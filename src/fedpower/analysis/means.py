@@ -36,22 +36,21 @@ def _nulls(words: tuple[str, ...]) -> float | dict[str, float]:
 
 
 class MeanTests(Analysis):
-    """Tests of all column means at once, less dependent after common factors are removed [FKSZ19].
+    """Test the means of all columns at once, after common factors are removed [FKSZ19].
 
-    x̄ = μ + Bf̄ + ū + e, with B the loadings of k principal components, f̄ the factors' mean over the rows
-    and e the privacy noise. f̄ is fitted by least squares to the columns whose means are nearest to what
-    they should be; what remains is tested, two-sided, and false discoveries are controlled [BH95].
+    Removing k principal components makes the tests less dependent. The false discovery rate is controlled
+    [BH95], and tests are two-sided.
 
     Attributes
     ----------
     mean_, standard_error_, low_, high_ : ndarray of shape (d,)
-        Means less the factors' part, with errors and intervals: sampling and privacy noise.
+        Means without the factors' part, with standard errors and intervals from sampling and privacy noise.
     statistic_, p_value_, q_value_ : ndarray of shape (d,)
-        z, its two-sided p-value, and that adjusted for the number of columns.
+        z, its p-value, and the p-value adjusted for the number of columns.
     rejected_ : ndarray of bool of shape (d,)
-        Whether a mean is not what it should be, at a false discovery rate of 1 − level.
+        Whether a mean differs from ``null``, at a false discovery rate of 1 − level.
     noise_share_ : ndarray of shape (d,)
-        The share of each squared error that is privacy noise.
+        Share of each squared standard error that comes from privacy noise.
 
     Examples
     --------
@@ -59,8 +58,7 @@ class MeanTests(Analysis):
     >>> from fedpower import FedCovariance
     >>> from fedpower.analysis import MeanTests
     >>> rows = np.random.default_rng(1).normal(size=(500, 3)) + [0, 0, 1]
-    >>> release = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
-    >>> MeanTests().fit(release).rejected_.tolist()
+    >>> MeanTests().fit(FedCovariance(epsilon=float("inf")).fit(rows)).rejected_.tolist()
     [False, False, True]
     """
 

@@ -21,23 +21,21 @@ from fedpower.report.text import count, number, percent
 
 
 class ProcessMonitor(OutlierMixin, Analysis):
-    """Hotelling's T² within k components and the squared prediction error (SPE) beyond them, with limits.
+    """Detect unusual rows with Hotelling's T² and the squared prediction error (SPE).
 
-    Columns are standardised by the released deviations. New rows are checked where they are: nothing of
-    them leaves.
+    T² measures how far a row is within k components, and SPE how far it is outside of them. Columns are
+    standardized with the released deviations. New rows are checked locally.
 
     Attributes
     ----------
     components_, explained_variance_ : ndarray
-        Axes of standardised columns, and the variances that T² divides by: without what noise adds to
-        them.
+        Axes of the standardized columns, and their variances without noise.
     t2_limit_ : float
-        k(n² − 1)/(n(n − k)) F_{k, n−k}, of one further row [J91].
+        Limit of T²: k(n² − 1)/(n(n − k)) F_{k, n−k} [J91].
     spe_limit_ : float
-        gχ²_h, with g = θ₂/θ₁, h = θ₁²/θ₂ of the remaining variances [B54]; what noise adds to θ₂ is
-        subtracted.
+        Limit of SPE: gχ²_h from the variances outside the components, without noise [B54].
     component_angles_, subspace_angles_ : ndarray of shape (k,)
-        Degrees that each component, and each leading subspace, may be off at 90% confidence.
+        As in `FedPCA`.
 
     Examples
     --------
@@ -45,8 +43,8 @@ class ProcessMonitor(OutlierMixin, Analysis):
     >>> from fedpower import FedCovariance
     >>> from fedpower.analysis import ProcessMonitor
     >>> rows = np.random.default_rng(0).normal(size=(500, 4))
-    >>> release = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
-    >>> ProcessMonitor(2).fit(release).predict([[0, 0, 0, 0], [9, 9, 9, 9]]).tolist()
+    >>> monitor = ProcessMonitor(2).fit(FedCovariance(epsilon=float("inf")).fit(rows))
+    >>> monitor.predict([[0, 0, 0, 0], [9, 9, 9, 9]]).tolist()
     [1, -1]
     """
 
@@ -87,12 +85,12 @@ class ProcessMonitor(OutlierMixin, Analysis):
         return float(np.mean(np.concatenate(squares)))
 
     def statistics(self, X: ArrayLike) -> Array:
-        """Return T² and SPE of rows, a column each: a local computation.
+        """Return T² and SPE of rows, in two columns. This is a local computation.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            New rows in the units of the release; a table's columns are matched by name.
+            New rows in the units of the release. The columns of a table are matched by name.
         """
         check_is_fitted(self)
         scaled = (base.new_rows(X, self.feature_names_in_) - self.mean_) / self.scale_
@@ -102,7 +100,7 @@ class ProcessMonitor(OutlierMixin, Analysis):
         return np.column_stack([t2, np.sum(residuals**2, axis=1)])
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Return −1 for rows beyond either limit and 1 for others, as scikit-learn's detectors do."""
+        """Return −1 for rows above a limit and 1 for others, as outlier detectors in scikit-learn do."""
         beyond = self.statistics(X) > [self.t2_limit_, self.spe_limit_]
         return np.where(beyond.any(axis=1), -1, 1)
 

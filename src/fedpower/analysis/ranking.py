@@ -41,43 +41,41 @@ class _Graph(NamedTuple):
 
 
 class Ranking(Analysis):
-    """Scores of items, their order, and how certain it is, from a release of comparisons.
+    """Rank items from comparisons of two items, with intervals of scores and places.
 
-    Rows of comparisons (`fedpower.comparisons`) give the Laplacian L of the graph of comparisons and
-    b = Σ y(e_winner − e_loser). Least squares is s = L⁺b: the scores whose differences are nearest to the
-    outcomes [JLYY11]. Bradley and Terry's s solve Σ_j n_ij tanh((s_i − s_j)/2) = b_i [H04], with
-    n_ij = −L_ij the number of comparisons of a pair. Scores have the mean 0. Noise outside of Laplacians is
-    removed; the rest enters the errors in closed form, with that of the outcomes.
+    The code book of the comparisons is ``{"winner": {"items": [...], "against": "loser"}}``. Least
+    squares finds the scores whose differences are nearest to the outcomes [JLYY11], and ``"bradley-terry"``
+    finds log odds [H04]. Scores have mean 0.
 
     Attributes
     ----------
     items_ : tuple of str
-        What is ranked, in the order of the release and of all attributes.
+        The items, in the order of all other attributes.
     scores_, standard_error_, low_, high_ : ndarray of shape (d,)
-        Scores with errors and intervals: noise and sampling. Where ``determined_`` is False errors and
-        intervals are NaN, and so are Bradley and Terry's scores.
+        Scores with standard errors and intervals from sampling and privacy noise. Errors are NaN if
+        ``determined_`` is False, and so are the scores of Bradley and Terry.
     covariance_, difference_error_ : ndarray of shape (d, d)
-        Of the scores' errors, and the standard error of the difference of each two scores.
+        Covariance of the scores' errors, and standard error of the difference of two scores.
     rank_ : ndarray of int of shape (d,)
-        Places, 1 for the best; where ``determined_`` is False a guess, by least squares.
+        Places; 1 is the best. If ``determined_`` is False they are a guess by least squares.
     rank_low_, rank_high_ : ndarray of int of shape (d,)
-        Best and worst place that an item may have, for each item with a confidence of ``level`` or more.
+        Best and worst place of each item, with confidence ``level`` or more.
     distinct_ : ndarray of bool of shape (d, d)
         Which items differ, all verdicts together at ``level`` [MRSW24].
     determined_ : bool
-        Whether comparisons tie all items together by twice the edge of the noise: only then is the error
-        of the inverse small enough for intervals.
+        Whether there are enough comparisons for intervals.
     comparisons_ : ndarray of shape (d,)
-        About how many comparisons each item was in: L_ii, noised.
+        Number of comparisons of each item, with noise.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> from fedpower import FedCovariance, comparisons
+    >>> from fedpower import FedCovariance
     >>> from fedpower.analysis import Ranking
     >>> games = pd.DataFrame({"winner": ["a", "b", "a", "b"], "loser": ["b", "c", "c", "a"]})
-    >>> model = FedCovariance(epsilon=float("inf"), codebook=comparisons(("a", "b", "c")))
-    >>> Ranking().fit(model.fit_silos([games]).release_).rank_.tolist()
+    >>> book = {"winner": {"items": ["a", "b", "c"], "against": "loser"}}
+    >>> release = FedCovariance(epsilon=float("inf"), codebook=book).fit_silos([games])
+    >>> Ranking().fit(release).rank_.tolist()
     [1, 2, 3]
     """
 
@@ -177,10 +175,7 @@ class Ranking(Analysis):
         np.fill_diagonal(self.distinct_, False)
 
     def win_probability(self, first: str, second: str) -> tuple[float, float, float]:
-        """Return how probably one item wins against another, and the interval around it.
-
-        (1 + s_i − s_j)/2 by least squares, between 0 and 1; 1/(1 + exp(s_j − s_i)) by Bradley and Terry.
-        """
+        """Return the probability that one item wins against another, and its interval."""
         check_is_fitted(self)
         if self._rule.margin:
             got = f"margins in '{self._rule.margin}'"
@@ -243,7 +238,8 @@ def _rule_of(release: Covariance) -> Rule:
     rule = None if rules is None else rules.comparison
     if rule is None or release.feature_names != rule.features:
         raise InputError(
-            "a covariance must be of comparisons to be ranked, got another; see fedpower.comparisons"
+            "a covariance must be of comparisons to be ranked, got another; "
+            "give a code book with items and against"
         )
     return rule
 

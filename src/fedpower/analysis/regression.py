@@ -19,20 +19,20 @@ from fedpower.report.text import count, number, percent
 
 
 class Regression(RegressorMixin, Analysis):
-    """A column regressed on others: least squares, ridge, or on principal components.
+    """Regress a column on others: least squares, ridge, or principal component regression.
 
     Attributes
     ----------
     coef_, intercept_ : ndarray, float
-        As in scikit-learn, in the rows' own units and in terms of the predictors.
+        As in scikit-learn, in the units of the columns.
     standard_error_, low_, high_ : ndarray
-        Of the coefficients: noise and sampling together; NaN where ``clear_`` is False.
+        Standard errors and intervals of the coefficients, from sampling and privacy noise. NaN if ``clear_``
+        is False.
     clear_ : bool
-        Whether the predictors' smallest eigenvalue, with the penalty, exceeds twice the edge of the noise;
-        with ``n_components``, whether the last component kept stands out from the next by as much. Only
-        then is the error of the inverse small enough for intervals.
+        Whether the noise is small enough for intervals: the smallest eigenvalue of the predictors, with the
+        penalty, must exceed twice the largest one of the noise.
     r2_ : float
-        The share of the target's variance that is explained.
+        Share of the target's variance that is explained.
 
     Examples
     --------
@@ -41,8 +41,7 @@ class Regression(RegressorMixin, Analysis):
     >>> from fedpower.analysis import Regression
     >>> rows = np.random.default_rng(0).normal(size=(500, 3))
     >>> rows[:, 2] = rows[:, 0] - rows[:, 1]
-    >>> release = FedCovariance(epsilon=float("inf")).fit_silos([rows]).release_
-    >>> Regression(2).fit(release).coef_.round(6)
+    >>> Regression(2).fit(FedCovariance(epsilon=float("inf")).fit(rows)).coef_.round(6)
     array([ 1., -1.])
     """
 
@@ -90,7 +89,7 @@ class Regression(RegressorMixin, Analysis):
         self.feature_names_in_, self.n_features_in_ = np.asarray(self.predictors_, dtype=object), most
 
     def predict(self, X: ArrayLike) -> Array:
-        """Return what the target would be of rows of the predictors, in their order; or of a table."""
+        """Predict the target from rows of the predictors, in their order, or from a table."""
         check_is_fitted(self)
         given = base.new_rows(X, self.feature_names_in_, "predictors for columns")
         return np.asarray(given @ self.coef_ + self.intercept_)

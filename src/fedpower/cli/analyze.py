@@ -14,12 +14,13 @@ from fedpower.cli.console import print_json, print_table, say
 from fedpower.cli.options import PATH, declared, option, options, output
 from fedpower.exceptions import InputError
 from fedpower.files import new_file
-from fedpower.report.covariance import Covariance, read_covariance, save_analysis
+from fedpower.report.covariance import Covariance, save_analysis
 from fedpower.report.page import Account
+from fedpower.report.result import covariance_of
 from fedpower.report.text import number
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import match_tables
-from fedpower.rows.source import block_rows, columns_of_fit
+from fedpower.rows.source import block_rows
 from fedpower.rows.units import features_of
 from fedpower.values import pl
 
@@ -32,7 +33,7 @@ def _command(name: str) -> click.Command:
     made, file = getattr(analyses, class_name), _OF_ROWS.get(name)
 
     def command(result: Path, output: Path | None, force: bool, as_json: bool, **given: Any) -> None:
-        release = read_covariance(result)
+        release = covariance_of(result)
         rows, written = given.pop("rows", None), given.pop("written", None)
         if file is not None and (rows is None) != (written is None):
             raise InputError(f"--rows and --{file.option} must go together, got one of them")
@@ -80,7 +81,7 @@ def analyze() -> None:
 def _flag(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
     """Return T², SPE and a flag for each row of a file, which is read here and nowhere else."""
     release, limits = model.release_, {"t2": model.t2_limit_, "spe": model.spe_limit_}
-    source = columns_of_fit(open_source(rows), release.feature_names, release.n_features)
+    source = release.matched(open_source(rows))
     blocks = source.blocks(block_rows(release.n_features))
     parts = [model.statistics(block.toarray() if hasattr(block, "toarray") else block) for block in blocks]
     beyond = pl.any_horizontal(pl.col(name) > limit for name, limit in limits.items())

@@ -266,7 +266,7 @@ def in_options(sentence: str, command: str = "fit") -> str:
         return sentence
     known = {name: option_name(name) for name, spec in FLAT.items() if spec.option is not None}
     known |= {name: words.split()[0] for name, (words, _, _) in SHARED.items() if name not in _PLAIN}
-    known |= {"column": "--unit", "rows": "--rows-per-unit"}
+    known |= {"column": "--unit", "rows": "--rows-per-unit", "gap": "--gap", "spectrum": "--spectrum"}
 
     def named(word: re.Match[str]) -> str:
         before, name, value = word["before"] or "", word["name"], word["value"]

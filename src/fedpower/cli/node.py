@@ -92,10 +92,10 @@ def ca_init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> 
     option("--renew", "Make a new key for an existing kit, which keeps working."),
 )
 def request(study: Path, party: str, *, output: Path | None, renew: bool) -> None:
-    """Make the kit of PARTY (a silo, `coordinator` or `runner`) of STUDY, with a key and a request.
+    """Make the kit of PARTY for STUDY, and a request to sign its key.
 
-    Send the request to the authority; it is public. The key stays in the kit. Tell the authority the
-    fingerprint over another channel, such as the telephone.
+    PARTY is a silo, `coordinator` or `runner`. Send the request, which is public, to the authority, and
+    tell it the fingerprint over another channel, such as the telephone. The key stays in the kit.
     """
     kits = _kits()
     made = kits.ask(read_study(study), party, output or study.parent / "kits" / party, renew=renew)
@@ -154,7 +154,7 @@ def accept(kit: Path, certificate: Path) -> None:
 @node.command()
 @options("FOLDERS... as_json")
 def status(folders: tuple[Path, ...], *, as_json: bool) -> None:
-    """Show the certificates in FOLDERS (kits, or an authority), and when they expire."""
+    """Show the certificates in kits or an authority, and their expiry."""
     kits = _kits()
     rows: list[tuple[str, str, Any]] = []
     for folder in folders:
@@ -204,7 +204,7 @@ def _next(party: str, kit: Path) -> str:
 @node.command()
 @options("FILE")
 def key(file: Path) -> None:
-    """Print the public part of a silo's signing key in FILE; make the key if there is no such file.
+    """Print a silo's public key from FILE; a new FILE gets a new key.
 
     The study file lists every silo's public key, and a silo joins a secure sum only with listed silos. So
     a coordinator cannot invent silos. The private key never leaves the file.
@@ -227,12 +227,12 @@ def key(file: Path) -> None:
     option("--socket", "With --part: socket at which the vault listens.", PATH, name="place"),
 )
 def start(kit: Path, silo_file: Path | None, *, part: str | None, place: Path | None) -> None:
-    """Run the party of KIT until Ctrl-C: the coordinator, or a silo with its SILO_FILE.
+    """Run the coordinator, or a silo, of KIT until Ctrl-C.
 
     The coordinator listens at the host and port of the study. It saves every round in KIT/runs and
     continues there after a crash. It never sees rows.
 
-    A silo reads KIT/silo.toml by default and runs two processes. The vault holds rows, ledger and signing
+    A silo reads SILO_FILE, or KIT/silo.toml, and runs two processes. The vault holds rows, ledger and signing
     key, and has no network. It answers only questions of the agreed study, and charges its ledger before
     each answer. The node connects to the coordinator, opens no port, and cannot read the vault's files.
     """
@@ -284,7 +284,10 @@ def _coordinate(opened: Any) -> NoReturn:
 @node.command()
 @options("KIT [SILO_FILE] as_json")
 def approve(kit: Path, silo_file: Path | None, *, as_json: bool) -> None:
-    """Show what would leave the silo of KIT, what it costs, and how to agree. Contacts nobody."""
+    """Show what would leave the silo of KIT, and what it costs.
+
+    The command contacts nobody. It also shows how to agree to the study.
+    """
     kits, own = _kits(), read_silo(silo_file or kit / "silo.toml")
     study = kits.Kit(kit, own.name).study
     with open_silo(study, own) as held:

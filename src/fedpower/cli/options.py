@@ -118,7 +118,9 @@ class Command(click.Command):
         super().__init__(*given, **settings)
         if any(getattr(param, "group", "main") != "main" for param in self.params):
             self.params += [_CONFIG, _HELP_ALL]
-            self.epilog = f"{self.epilog or ''}\n\n--help-all lists more options, which may stand in a file."
+            self.epilog = (
+                f"{self.epilog or ''}\n\n--help-all lists all options; --config reads them from a file."
+            )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         listed: dict[str, list[tuple[str, str]]] = {group: [] for group in _HEADINGS}
@@ -167,7 +169,7 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) 
 
 
 _CONFIG = Option(
-    ["--config"], group="running", help="Read options from a TOML file; those given here come first.",
+    ["--config"], group="running", help="Read options from a TOML file; the command line overrides it.",
     type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE", is_eager=True,
     expose_value=False, callback=_read_config,
 )  # fmt: skip
@@ -237,7 +239,7 @@ SHARED: dict[str, tuple[str, str, str]] = {
 
 _READ: dict[str, dict[str, Any]] = {
     "n_components": {"callback": _rank, "default": "auto", "metavar": "K"},
-    "unit": {"group": "main"},
+    "unit": {"group": "main", "metavar": "COLUMN"},
     "aggregation": {"group": "main"},
     "epsilon": {"required": True, "metavar": "NUMBER|inf"},
     "schedule": {"callback": _schedule, "metavar": "every|decaying|halving|STEPS"},

@@ -17,20 +17,20 @@ from fedpower.cli.console import bar_of, counted, in_options, print_json, print_
 from fedpower.cli.options import READING, TEXT, Command, given_options, option, options, reading_of, shared
 from fedpower.cli.silos import open_silos
 from fedpower.estimator.fitting import open_data
-from fedpower.estimator.plan import Candidate, Plan, spectrum_of_gap, spectrum_of_result
+from fedpower.estimator.plan import Plan, eigenvalues_for
 from fedpower.estimator.plan import plan as planned
+from fedpower.estimator.planning import sizes_of
 from fedpower.exceptions import InputError
 from fedpower.files import new_file
 from fedpower.options import Options, from_flat
 from fedpower.privacy.ledger import Ledger, rounded_down
-from fedpower.privacy.statement import as_sentence, counted_as, in_symbols
+from fedpower.privacy.statement import as_sentence
 from fedpower.report.record import plain
 from fedpower.report.result import Result, read_result
-from fedpower.report.text import MISSING, count, degrees, human_bytes, listed, number
+from fedpower.report.text import MISSING, count, human_bytes, listed, number
 from fedpower.rows.inspecting import ColumnLook, draft_of, look_at, stored_types
 from fedpower.rows.opening import is_text, open_source
 from fedpower.rows.ruled import every_problem
-from fedpower.rows.units import UnitRows
 from fedpower.rules.codebook import FORMAT
 from fedpower.toml import as_toml, toml_key
 
@@ -69,9 +69,9 @@ def plan(**given: Any) -> None:
     left = {str(path): _left_after(path, given["epsilon"]) for path in _ledgers(given["ledgers"])}
     if given["as_json"]:
         record = asdict(made) | {"epsilon": made.epsilon if math.isfinite(made.epsilon) else "inf"}
-        print_json({"silos": sizes, "n_features": n_features, **record, "ledgers": left})
+        print_json({**record, "ledgers": left})
     else:
-        _print(made, sizes, n_features, left, given)
+        _print(made, left, show_all=given["show_all"])
 
 
 def _public_facts(
@@ -83,14 +83,7 @@ def _public_facts(
             raise InputError("--n-features and --rows must go without FILES, got both")
         data = open_data(open_silos(given), wanted, given["extra_columns"])
         with bar_of("rows") as advance, every_problem(data.sources.values()):
-            sizes = {
-                name: source.n_units
-                if isinstance(source, UnitRows)
-                else source.n_rows
-                or sum(int(block.shape[0]) for block in counted(source.blocks(65536), advance))
-                for name, source in data.sources.items()
-            }
-        return sizes, data.n_features
+            return sizes_of(data, lambda blocks: counted(blocks, advance)), data.n_features
     book, n_features, sizes = wanted.codebook, given["n_features"], {}
     if n_features is None and book is not None:
         n_features = len(book.rules.features) if book.is_draft and book.rules else book.low.size
@@ -118,32 +111,18 @@ def _spectrum(
     given: dict[str, Any], wanted: Options, n_features: int, earlier: Result | None
 ) -> NDArray[np.float64] | None:
     """Return the eigenvalues that were guessed or found earlier, for rows of norm at most 1."""
-    words, gap, k = given["spectrum"], given["gap"], given["n_components"]
-    if words is not None and gap is not None:
-        raise InputError("--gap and --spectrum must not be given together, got both")
-    bound, trace = given["row_norm"], 1.0
-    if wanted.book is not None:
-        bound = wanted.book.bound
-        trace = min(1.0, n_features / bound**2)  # columns of variance 1
-    if earlier is not None:
-        if earlier.n_features != n_features:
-            raise InputError(f"--spectrum must have {n_features} columns, got {earlier.n_features}")
-        return spectrum_of_result(earlier, row_norm=bound)
-    unit = 1.0 if bound is None else bound**2
-    if gap is not None:
-        if not isinstance(k, int):
-            raise InputError(f"--gap must go with a number of components, got -k {k}; see --spectrum")
-        return spectrum_of_gap(gap / unit, k, n_features, trace)
-    if words is None:
-        return None
+    words = given["spectrum"]
     try:
-        is_file = words.endswith(".npy")
-        numbers = np.load(words, allow_pickle=False) if is_file else words.split(",")
-        return np.asarray(numbers, dtype=np.float64) / unit
+        guess: Any = earlier
+        if words is not None and earlier is None:
+            is_file = words.endswith(".npy")
+            numbers = np.load(words, allow_pickle=False) if is_file else words.split(",")
+            guess = np.asarray(numbers, dtype=np.float64)
     except (OSError, ValueError):
         raise InputError(
             f"--spectrum must be a result, a .npy file or numbers such as 0.03,0.02, got {words!r}"
         ) from None
+    return eigenvalues_for(wanted, n_features, gap=given["gap"], spectrum=guess)
 
 
 def _ledgers(words: Iterable[str]) -> Iterator[Path]:
@@ -161,49 +140,16 @@ def _left_after(path: Path, epsilon: float) -> dict[str, Any]:
         return {"fits": forecast.fits, "left": forecast.left if forecast.fits else ledger.spent().left}
 
 
-def _print(
-    made: Plan, sizes: dict[str, int], n_features: int, left: dict[str, dict[str, Any]], given: dict[str, Any]
-) -> None:
-    chosen = next((way for way in made.candidates if way.chosen), None)
-    sums = f"{count(len(sizes), 'silo')}, {count(sum(sizes.values()), counted_as(given))}"
-    promise = in_symbols(made.epsilon, made.delta) if math.isfinite(made.epsilon) else "NOT PRIVATE (ε = ∞)"
-    say(f"{sums}, {count(n_features, 'column')}; {promise}.")
-    if given["show_all"]:
+def _print(made: Plan, left: dict[str, dict[str, Any]], *, show_all: bool) -> None:
+    say(made.terms)
+    findings = made.findings
+    if show_all:
         _print_candidates(made)
-        say(as_sentence(made.choice.reason))
-    elif chosen is not None:
-        say(f"Recommended: {_recommended(chosen, made.candidates)}.")
-    lines = []
-    if made.preparation:
-        lines.append(f"{made.preparation:.0%} of the budget goes into finding scales and a bound")
-    lines += made.remarks
-    if chosen is not None and chosen.rank is not None and not isinstance(given["n_components"], int):
-        would = f"find {count(chosen.rank, 'component')}" if chosen.rank else "determine no component"
-        lines.append(f"it would {would} for -k {given['n_components']}")
-    lines += [line for line in (made.missing, made.needed and made.needed.sentence) if line]
-    lines = [in_options(line).replace("a spectrum, or a gap", "--gap or --spectrum") for line in lines]
-    say(*map(as_sentence, lines))
+        findings[0] = as_sentence(made.choice.reason)
+    say(*(in_options(line).replace("a spectrum, or a gap", "--gap or --spectrum") for line in findings))
     for path, after in left.items():
         verdict = "would be left" if after["fits"] else "is left, too little for this fit"
         say(f"{path}: ε = {rounded_down(after['left'], 3)} {verdict}.")
-
-
-def _recommended(chosen: Candidate, ways: Iterable[Candidate]) -> str:
-    """Return what a fit takes, costs and gives, and whether a secure sum would give more."""
-    cost = [] if chosen.rounds is None else [count(chosen.rounds, "round")]
-    cost += [] if chosen.bytes_up is None else [f"{human_bytes(chosen.bytes_up)} sent per silo"]
-    errors = {
-        way.aggregation: way.error for way in ways if (way.solver, way.noise) == (chosen.solver, chosen.noise)
-    }
-    if (error := errors[chosen.aggregation]) is not None and chosen.rank != 0:
-        cost.append(f"expected error {_angle(error)}")
-        if (secure := errors.get("secure")) is not None and secure < error:
-            cost.append(f"or {_angle(secure)} with --aggregation secure")
-    return f"solver {chosen.solver}, {', '.join(cost)}" if cost else f"solver {chosen.solver}"
-
-
-def _angle(sine: float) -> str:
-    return degrees(math.degrees(math.asin(min(sine, 1.0))))
 
 
 def _print_candidates(made: Plan) -> None:

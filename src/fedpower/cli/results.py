@@ -32,7 +32,7 @@ from fedpower.report.export import (
     write_scores,
     write_scores_csv,
 )
-from fedpower.report.record import REPORT, plain
+from fedpower.report.record import REPORT, Record, plain
 from fedpower.report.result import EIGENVALUES, Result, read_result, write_report
 from fedpower.report.text import and_more, column, count, degrees, human_bytes, percent
 from fedpower.report.view import cause_of_noise, findings
@@ -77,7 +77,8 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
     """Print what was found from what, what is promised, and where the result is."""
     if as_json:
         numbers = {name: plain(getattr(result, name)) for name in _NUMBERS}
-        print_json({"result": str(folder), **result.run, **numbers})
+        every = dict.fromkeys(Record.__struct_fields__) | {"absent": []} | result.run | numbers
+        print_json({"result": str(folder), **{name: every[name] for name in every if name != "sha256"}})
         return
     record, promise, clipping = result.record, result.privacy, result.record.clipping
     headings = ["", "variance", "share", "known to within (90%)"]

@@ -233,7 +233,7 @@ _LOG_LINES = 12  # of a party's log, the last, are shown
     "verbose",
 )
 def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, **given: Any) -> None:
-    """Run STUDY over its federation and write a result folder like that of `fedpower fit`.
+    """Run STUDY over its federation and write a result folder.
 
     The run shows every round and who answered. It waits for a party that restarts. After an interruption
     --resume continues it, and nothing is charged twice.

@@ -20,40 +20,40 @@ from fedpower.rules.codebook import CodeBook
 
 
 class FedCommunities(ClusterMixin, FedCovariance):
-    """Communities of nodes, from networks that silos hold and do not pool.
+    """Communities of the nodes of networks, with differential privacy.
 
-    Each silo releases its adjacency matrix with noise, once (``unit="edge"``), or the second moment of its
-    rows (``unit="row"``, the paper's); the rest is computed from the sum and costs nothing:
-    `fedpower.analysis.Communities` finds other numbers of communities in ``release_``.
+    All silos hold networks on the same nodes. Each sends its noised adjacency matrix once (``unit="edge"``),
+    or the noised second moment of its rows (``unit="row"``, as in the paper).
 
     Parameters
     ----------
     n_communities : int
-        k.
+        Number of communities.
     unit : {"edge", "row"}, Edge or Node, default="edge"
-        What is protected: one edge of one layer, in whether it is there and in its weight; or one row of
-        one layer's adjacency, scaled to norm 1. Neither protects a node with all its edges. Weights other
-        than 0 and 1 need ``Edge(max_weight=...)``, a public maximum at which they are capped.
+        What is protected: one edge of one network with its weight, or one row of an adjacency matrix, scaled
+        to norm 1. Neither protects a node with all its edges. Weights other than 0 and 1 need
+        ``Edge(max_weight=...)``, a public maximum.
     epsilon, delta, aggregation
-        The budget and who sees what, as of `FedPCA`. None takes δ from the number of pairs of nodes.
+        As in `FedPCA`. By default δ comes from the number of pairs of nodes.
     nodes : sequence of str, default=None
-        The names of all nodes, which are public. Edge lists need them; matrices have them by place.
-    n_jobs
-        How it runs, as of `FedPCA`.
+        Names of all nodes; they are public. Edge lists need them. Adjacency data frames have them as labels.
+    n_jobs : int, default=None
+        As in `FedPCA`.
     random_state : int, default=0
-        Of k-means' starts; never of noise.
+        Seed of k-means. The noise is never seeded.
 
     Attributes
     ----------
     labels_, embedding_, eigenvalues_, subspace_angle_, determined_, chance_edge_, n_above_chance_
     rates_, rate_errors_, agreement_, adjusted_rand_
-        As of `fedpower.analysis.Communities`, which is ``analysis_``.
+        As in `fedpower.analysis.Communities`.
     release_ : Covariance
-        What was released, with its statement and the law of its noise.
+        The released matrix. `fedpower.analysis.Communities` finds other numbers of communities in it, at no
+        further cost.
     privacy_ : PrivacyStatement
-        What is promised about the edges; print it.
+        What the release guarantees, and to whom. Print it.
     n_features_in_, feature_names_in_
-        The number of nodes, and their names where they have any.
+        Number of nodes, and their names if they have any.
 
     Examples
     --------
@@ -79,15 +79,14 @@ class FedCommunities(ClusterMixin, FedCovariance):
         keep_arguments(self, locals())
 
     def fit_silos(self, silos: Any, y: Any = None, **run: Any) -> Self:
-        """Find the communities of silos' networks: matrices, edge lists or paths, never pooled.
+        """Find the communities of one network per silo.
 
         Parameters
         ----------
         silos : list or mapping from names
-            Each a symmetric adjacency matrix, an edge list (a table), a path, or what
-            `fedpower.rows.networks.open_network` opened.
-        y : mapping from names of nodes or array-like of shape (n_nodes,), default=None
-            A public labelling to compare with.
+            Each a symmetric adjacency matrix or data frame, an edge list (a table), or a path.
+        y : mapping from nodes or array-like of shape (n_nodes,), default=None
+            Public labels to compare with.
         **run
             As in `FedPCA.fit_silos`.
         """
@@ -113,11 +112,7 @@ class FedCommunities(ClusterMixin, FedCovariance):
         return FedCovariance(unit=unit, codebook=book, **shared)._model()
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write what was released and found as a folder with its page, and return where it is.
-
-        The folder is new or empty, or an earlier one with ``force``; `fedpower analyze` finds other
-        communities in it.
-        """
+        """Save release and communities as a folder and return its path."""
         account = self.analysis_.account()
         return save_analysis(account, self.release_, Path(folder), force=force, released=True)
 

@@ -1,7 +1,7 @@
-"""``FedPCA`` and ``FedCovariance``: federated PCA in scikit-learn's manners, on `estimator.fitting`."""
+"""``FedPCA`` and ``FedCovariance``: estimators with scikit-learn's interface, on `estimator.fitting`."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from os import PathLike
@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from fedpower.analysis.base import usable
 from fedpower.engines.inprocess import OnClipped, OnRows, Paths, Run, Versions
 from fedpower.estimator.fitting import (
     Data,
@@ -22,14 +24,16 @@ from fedpower.estimator.fitting import (
     released_covariance,
     result_from,
     show_warnings,
+    with_levels,
 )
 from fedpower.estimator.terms import options_of
 from fedpower.exceptions import InputError, require
+from fedpower.files import write_whole
 from fedpower.linalg import Array
-from fedpower.options import Aggregation, Noise, NoiseKind, Person, Solver, Unit
+from fedpower.options import Aggregation, Noise, NoiseKind, Options, Person, Solver, Unit
 from fedpower.protocol.coordinator import Round
-from fedpower.report.covariance import Covariance, read_covariance
-from fedpower.report.result import Result
+from fedpower.report.page import notebook_cell, result_page
+from fedpower.report.result import Result, covariance_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem, ruled, rules_of_source
 from fedpower.rows.source import Extra, RowSource, is_wide, require_exact
@@ -55,116 +59,118 @@ def keep_columns(model: Any, n_features: int, names: Iterable[str] | None) -> No
 
 
 class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Principal components of rows that silos hold and do not pool.
+    """Principal component analysis of several organisations' data, with differential privacy.
+
+    Each silo (one organisation's data) sends a noised summary of its rows. No row leaves a silo.
 
     Parameters
     ----------
     n_components : int, float, "auto" or None, default=None
-        k; or, between 0 and 1, the fraction of variance the components must exceed; or with
-        ``"auto"`` as many as are determined together (see ``subspace_angles_``), at least 1. The latter
-        two cost no budget, and with a finite ``epsilon`` need ``noise="covariance"``, see
-        docs/user/choose-epsilon.md. None keeps min(n_samples, n_features).
+        Number of components. A float between 0 and 1 keeps as many as explain that fraction of the
+        variance. ``"auto"`` keeps the components that the noise leaves determined, at least 1. Both choices
+        need no extra budget, and in a private fit they need ``noise="covariance"``. None keeps
+        min(n_samples, n_features).
     epsilon : float, default=1.0
-        Privacy budget of each silo for this fit, against the coordinator. ``float("inf")`` computes
-        exactly, without noise, and promises nothing.
+        Privacy budget of each silo for this fit. Smaller is more private and less accurate.
+        ``float("inf")`` adds no noise and gives no privacy.
     delta : float, default=None
-        The δ of (ε, δ); None takes ``fedpower.privacy.default_delta`` of the public number of rows.
+        The δ of (ε, δ)-differential privacy. None derives it from the number of rows, see
+        ``fedpower.privacy.default_delta``.
     center : bool, default=True
-        Whether to centre on the pooled mean, which the silos release.
+        Whether to remove the mean of all rows.
     standardize : bool, default=True
-        Whether components are those of the correlations, every column having variance 1, or of the
-        covariances in the columns' own units: at every ``epsilon``, from the same releases. Rows of norm 1
-        (``CodeBook(normalize=True)``) and networks are never standardised. Private fits that noise products
-        instead of the covariance need ``standardize=False``.
+        Whether to scale each column to variance 1, which gives the components of the correlations. Rows of
+        norm 1 and networks are never standardized. A private fit with ``noise="step"``, ``"clipped"`` or
+        ``"paper"`` needs ``standardize=False``.
+    whiten : bool, default=False
+        Whether ``transform`` divides scores by their standard deviations, as in scikit-learn.
     ranges : mapping from names, pair, or list of pairs, default=None
-        Between which numbers cells of columns are known to be, e.g. ``{"age": (0, 120)}``. Cells are clipped
-        to it; preparation then spends nothing on finding it.
-    codebook : CodeBook or path, default=None
-        Public numbers about columns: ``CodeBook(row_norm=3.0)`` bounds the norm of a row,
-        ``CodeBook(normalize=True)`` scales rows to norm 1, ``offset`` and ``scale`` shift and divide columns;
-        rules turn tables with categories, dates and missing cells into numbers (``fedpower inspect
-        --draft``). Without any number a private fit finds offset, scale and bound of the columns privately,
-        out of the same ``epsilon``: see ``codebook_``, which later fits may use at no cost.
+        Known ranges of columns, e.g. ``{"age": (0, 120)}``. Cells outside are clipped. A private fit
+        spends no budget on a range that you give.
+    codebook : mapping, CodeBook or path, default=None
+        What the columns contain: ``{"sex": ["f", "m"], "age": (0, 120)}`` lists the levels of a category and
+        gives a range. See `CodeBook` for other rules, and for public offsets, scales and row bounds.
+        Without such numbers a private fit finds them with part of ``epsilon``; ``codebook_`` holds them.
     unit : str, Person, Edge or Node, default=None
-        What is protected: a row by default. The name of a column protects the persons that it identifies,
-        each with all rows that a silo has of her; see `Person` for more rows per person and
-        docs/user/persons.md. `Edge` and `Node` are for silos that hold networks.
+        What is protected: a row by default. The name of a column protects each person it identifies, with
+        all of their rows; see `Person`. Use `Edge` or `Node` if silos hold networks.
     noise : {"auto", "covariance", "clipped", "step", "paper"} or Noise, default="auto"
-        What is noised: the covariance once, clipped products after it or without it, every step's product,
-        or the same with the paper's printed noise. ``auto`` takes ``clipped`` where ``Noise(energy=...)``
-        predicts a clear gain and columns are not standardised, else ``covariance`` up to 8192 columns, else
-        ``step``. ``Noise(scores_epsilon=...)`` spends a part of ``epsilon`` on a histogram of scores.
+        Where noise is added. ``"covariance"``: once, to each silo's covariance. ``"clipped"``: to clipped
+        products, for wide data. ``"step"``: to each step of the power method. ``"paper"``: the same with
+        the noise printed in the paper. ``"auto"`` takes ``"covariance"`` for up to 8192 columns and
+        ``"step"`` for more, or ``"clipped"`` where ``Noise(energy=...)`` predicts a gain.
     aggregation : {"plain", "secure"}, Plain or Secure, default="plain"
-        Whether the coordinator reads every silo's noised covariance, or their sum only: silos then share the
-        noise of one trusted curator, √m times less than m of them add separately.
+        Whether the coordinator sees each silo's noised covariance, or only their sum. With ``"secure"``
+        the silos share one portion of noise, so the result is more accurate.
     solver : {"auto", "upload", "krylov", "fedpower"}, Upload, Krylov or PowerMethod, default="auto"
-        How the eigenspace is found: from the uploaded covariance in one round, from a Krylov space in a few
-        rounds, or by the paper's power method. ``auto`` decides from public facts, see ``solver_``.
+        How components are computed: from one upload of the covariance, from a Krylov space in a few rounds,
+        or by the paper's power method. ``solver_`` reports the choice of ``"auto"`` and the reason.
     device : str, default=None
-        PyTorch device that multiplies the silos' rows, such as ``"cuda"``; None takes NumPy on the CPU.
-        See docs/user/devices.md.
+        PyTorch device for the silos' arithmetic, such as ``"cuda"``. None uses NumPy.
     random_state : int, RandomState instance or None, default=None
-        Public randomness: start basis and sampling of silos. Never noise. With ``ledgers`` and noised
-        steps, None takes it from the terms of the fit, so that the same fit again is not charged again.
+        Seed of the starting basis and of the sampling of silos. The noise is never seeded.
     n_jobs : int, default=None
-        Silos that work at once; None and -1 take the number of cores, -2 one less, and so on.
+        Number of silos that work in parallel. None and -1 use all cores.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components_, n_features_in_)
-        Principal axes, orthonormal, by decreasing variance; each one's largest loading is positive.
-    explained_variance_, explained_variance_ratio_, singular_values_ : ndarray
-        As in :class:`sklearn.decomposition.PCA`; the variance's divisor is n − 1 when centred on the
-        pooled mean, else n. The ratio is NaN where the total was not released.
-    component_angles_, subspace_angles_ : ndarray of shape (n_components_,)
-        Degrees by which each component, and the subspace of the first, the first two and so on, may be off
-        at 90% confidence, from the noise and from rows that the bound shortens. Up to 45° they are
-        determined. 0 for an exact fit, and 90 for components that its rounding errors leave open.
-    spectrum_ : ndarray
-        All eigenvalues that the releases give, noised, in units of ``explained_variance_``.
+        Principal axes by decreasing variance. The largest loading of each is positive.
+    explained_variance_, explained_variance_ratio_, singular_values_ : ndarray of shape (n_components_,)
+        As in :class:`sklearn.decomposition.PCA`, with the noise in them. The ratio is NaN if the fit does
+        not know the total variance.
     denoised_variance_, denoised_variance_ratio_ : ndarray of shape (n_components_,)
-        The variances, and their shares of all variance, without what noise adds to them.
+        The same without what noise adds.
+    noise_variance_ : float
+        Average variance outside the components, without noise. NaN if the total variance is not known.
+    component_angles_ : ndarray of shape (n_components_,)
+        How far each component may be from the exact one, in degrees, with 90% confidence. A component
+        within 45° counts as determined.
+    subspace_angles_ : ndarray of shape (n_components_,)
+        The same for the space of the first component, of the first two, and so on.
     mean_ : ndarray of shape (n_features_in_,)
-        What is subtracted from rows; zero for ``center=False``.
+        The mean of the rows; zero with ``center=False``.
+    spectrum_ : ndarray
+        All eigenvalues that the release gives, with noise.
     n_components_, n_features_in_, feature_names_in_, n_samples_seen_
-        As in scikit-learn; names only where the columns have them.
+        As in scikit-learn.
     silo_sizes_ : dict
-        Rows by silo.
-    basis_ : ndarray of shape (n_features_in_, r)
-        The iterated basis: the paper's output.
-    n_steps_ : int
-        Steps taken.
-    history_ : list of dict
-        A row per round: round, kind, step, participants, bytes_down, bytes_up, change (sin θ between
-        the leading subspace and the basis before the round), misalignment (ρ_t).
-    solver_ : SolverChoice
-        The solver taken and the reason for it.
+        Number of rows of each silo.
     privacy_ : PrivacyStatement
-        What is promised about the rows; print it.
+        What the fit guarantees, and to whom. Print it.
     codebook_ : CodeBook or None
-        Offsets, scales, ranges and bound of the columns that were found privately, or given.
+        Offsets, scales, ranges and bound of the columns. A later fit can use it at no cost.
     release_ : Covariance or None
-        The pooled covariance with the law of its noise, where it was noised or ``Upload()`` was asked for:
-        further analyses of it cost nothing (see `FedCovariance`).
+        The released covariance, if the fit keeps one. Analyses of it need no further budget.
     score_counts_ : ScoreHistogram or None
-        Noised counts of rows by their scores on the first two components, where ``scores_epsilon`` asked
-        for them.
-    study_ : Study
-        The terms of the fit; ``study_.digest`` is their hash.
-    kernels_ : dict
-        By silo: how its products were computed, and why.
+        Noised counts of rows by score, with ``Noise(scores_epsilon=...)``.
     warnings_ : list of str
-        What to know before numbers are trusted: uncertain columns, lost precision, silos with the same rows.
+        What to know before you use the numbers.
+    solver_ : SolverChoice
+        The solver and the reason for it.
+    history_ : list of dict
+        One entry per round: its kind, participants, bytes and change.
     result_ : Result
-        All of the above as one object, which ``save`` writes and `fedpower.load` reads.
+        All of the above as one object. ``save`` writes it and `fedpower.load` reads it.
+    study_, basis_, n_steps_, kernels_
+        The terms of the fit, the iterated basis, the number of steps, and how each silo computed products.
+
+    See Also
+    --------
+    FedCovariance : Releases the covariance without components.
+    fedpower.plan : Predicts cost and accuracy before a fit.
 
     Examples
     --------
     >>> import numpy as np
     >>> from fedpower import FedPCA
-    >>> rows = np.random.default_rng(0).normal(size=(3, 400, 4)) * [2.0, 1.0, 0.5, 0.5]
-    >>> FedPCA(1, epsilon=float("inf"), standardize=False).fit_silos(list(rows)).components_.shape
-    (1, 4)
+    >>> rng = np.random.default_rng(0)
+    >>> hospitals = {name: rng.normal(size=(2000, 5)) * [4, 3, 1, 1, 1] for name in ("north", "south")}
+    >>> model = FedPCA(2, epsilon=1.0, standardize=False).fit_silos(hospitals)
+    >>> model.components_.shape
+    (2, 5)
+    >>> model.transform(hospitals["north"]).shape
+    (2000, 2)
     """
 
     def __init__(
@@ -175,8 +181,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         delta: float | None = None,
         center: bool = True,
         standardize: bool = True,
+        whiten: bool = False,
         ranges: Any = None,
-        codebook: CodeBook | str | PathLike[str] | None = None,
+        codebook: CodeBook | Mapping[str, Any] | str | PathLike[str] | None = None,
         unit: str | Unit | None = None,
         noise: NoiseKind | Noise = "auto",
         aggregation: Literal["plain", "secure"] | Aggregation = "plain",
@@ -195,20 +202,20 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         groups: ArrayLike | None = None,
         units: ArrayLike | None = None,
     ) -> Self:
-        """Fit to rows in memory; ``groups`` labels each row's silo (one silo without).
+        """Fit to rows in memory.
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
+        X : array-like, sparse matrix or data frame of shape (n_samples, n_features)
             The rows.
         y : ignored
-            Here for scikit-learn's sake.
+            Present for scikit-learn's API.
         groups : array-like of shape (n_samples,), default=None
-            Silo labels.
+            The silo of each row. Without it all rows are one silo.
         units : array-like of shape (n_samples,), default=None
-            Each row's person, where persons are protected; the column ``unit`` of a data frame by default.
+            The person of each row, if persons are protected. By default the column ``unit`` of a data frame.
         """
-        options = options_of(self)
+        options = with_levels(options_of(self), [X])
         must = "a column or a Person for rows in memory"
         require(options.network is None, "unit", must, self.unit, "give networks to fit_silos")
         person, gaps = options.person, options.takes_gaps
@@ -271,104 +278,133 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         on_rows: OnRows | None = None,
         on_clipped: OnClipped | None = None,
     ) -> Self:
-        """Fit to silos: arrays, tables or paths of files, which are streamed and never pooled.
+        """Fit to one data set per silo. Files are read in blocks and never pooled.
 
         Parameters
         ----------
         silos : list or mapping from names
-            Each a NumPy array, pandas or Arrow table, scipy.sparse matrix, PyTorch tensor, Dask array
-            or data frame, AnnData, or the path of a .npy, .npz, .csv, .parquet, .feather, .svm, .h5ad or
-            .bed file.
+            Each a NumPy array, data frame (pandas, Polars, Arrow), sparse matrix, PyTorch tensor, Dask
+            collection, AnnData, `SqlQuery`, or the path of a .csv, .parquet, .feather, .npy, .npz, .svm,
+            .h5ad or .bed file.
         y : ignored
-            Here for scikit-learn's sake.
+            Present for scikit-learn's API.
         extra_columns : {"refuse", "drop"}, default="refuse"
-            What to do with columns that not every silo has, where columns have names.
-        ledgers : mapping from silo names to ledger files, default=None
-            Where each silo charges what it releases; see ``fedpower ledger``. They are opened, never
-            made, and only a private fit with a public row bound can be charged to them.
+            What to do with columns that some silos do not have.
+        ledgers : mapping from silo names to paths, default=None
+            The ledger that each silo charges; create it with ``fedpower ledger create`` or `Ledger.create`.
         data_version : str or mapping from silo names, default="1"
-            The public name of the rows' version on the ledgers. The same version is the same release, at no
-            further charge; changed data under a recorded version are refused, and a new version is a new
-            charge.
+            Version of the data in the ledgers. The same fit of the same version is not charged again.
+            Changed data need a new version.
         data_set : str, default=None
-            The name of the data whose version that is, where ledgers are made for one data set.
-        identities : mapping from silo names to PEM files, default=None
-            The keys with which silos of a secure sum sign; see ``fedpower node key``. Made for this fit
-            unless given.
+            Name of the data set, if the ledgers were created for one.
+        identities : mapping from silo names to paths, default=None
+            PEM files of the keys with which silos sign in a secure sum. Made for this fit by default.
         on_round : callable, default=None
-            Called with each closed round.
+            Called with each finished round.
         on_rows : callable, default=None
-            Called at every block of every pass, in the thread that reads, with the silo's name, the rows of
-            the block and how many the silo has (None where only a pass can tell).
+            Called for each block that is read, with the silo's name, the rows of the block, and the number
+            of rows of the silo if it is known.
         on_clipped : callable, default=None
-            Called before anything is charged with how many rows the bound shortened (of networks: edges
-            capped) and how many there are, by silo; where the fit finds the bound, at its end. These counts
-            are for the silos' operators only, so the fitted model does not keep them.
+            Called with the number of clipped rows and of all rows by silo. These counts are not private:
+            the model does not keep them.
         """
         run = Run(ledgers, data_version, data_set, identities, on_round, on_rows, on_clipped)
-        options = options_of(self)
-        return self._take(fit_data(options, open_data(silos, options, extra_columns), run))
+        return self._take(fit_data(*self._open(silos, extra_columns), run))
 
     def prepare_silos(self, silos: Any, *, extra_columns: Extra = "refuse", **run: Any) -> CodeBook:
-        """Return the code book of the silos' columns, found privately; nothing is fitted.
+        """Find offsets, scales and bounds of the columns privately, without a fit.
 
-        It costs the share of ``epsilon`` that preparation has in a fit that is given nothing else, which
-        the code book records, and fits with ``codebook=`` do not pay for it again. Parameters are those of
-        :meth:`fit_silos`.
+        This spends the part of ``epsilon`` that a fit spends on them. Later fits with ``codebook=`` do not
+        pay again. Parameters are those of :meth:`fit_silos`.
         """
-        options = options_of(self)
-        return prepare_data(options, open_data(silos, options, extra_columns), Run(**run))
+        return prepare_data(*self._open(silos, extra_columns), Run(**run))
 
-    def fit_covariance(self, release: Covariance | str | PathLike[str]) -> Self:
-        """Fit to a released covariance: the same numbers as the fit that released it, at no cost.
+    def fit_covariance(self, release: Any) -> Self:
+        """Fit to a released covariance, at no further privacy cost.
 
         Parameters
         ----------
-        release : Covariance or path
-            ``release_`` of `FedCovariance` or of a fit, or the folder that it was written to. Only
-            ``n_components``, ``iteration_rank`` and ``standardize`` are left to choose; other parameters
-            must be left out, or be those of the release.
+        release : Covariance, Result, fitted estimator or path
+            A fit that keeps its covariance, or the folder it was saved to. Only ``n_components``,
+            ``iteration_rank``, ``standardize`` and ``whiten`` can differ from the release; leave other
+            parameters out.
         """
-        given = release if isinstance(release, Covariance) else read_covariance(release)
-        result = result_from(given, options_of(self))
+        result = result_from(covariance_of(release), options_of(self))
         show_warnings(result)
         return self._take(result)
 
     def transform(self, X: ArrayLike | PathLike[str]) -> Array:
-        """Return the scores of rows on the components: a local computation.
+        """Project rows on the components. This is a local computation.
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features), or the path of a file
-            New rows in the units of the fit. A file is streamed, and its columns are matched by name
-            where both have names.
+        X : array-like, sparse matrix or data frame of shape (n_samples, n_features), or path
+            New rows. The columns of a file are matched by name.
         """
-        check_is_fitted(self)
-        if isinstance(X, str | PathLike) or (self.result_.record.table_rules and hasattr(X, "columns")):
-            return self.result_.transform(X)
-        require_numbers(X)
-        rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, order="C", reset=False)
-        return self.result_.scores(rows)
+        rows = self._rows(X)
+        return self.result_.scores(rows) if hasattr(rows, "dtype") else self.result_.transform(rows)
 
     def inverse_transform(self, X: ArrayLike) -> Array:
-        """Return rows with these scores and nothing outside the components; unit rows if normalised."""
+        """Return the rows that have these scores."""
         check_is_fitted(self)
         return self.result_.inverse_transform(check_array(X, dtype=np.float64, input_name="X"))
 
+    def get_covariance(self) -> Array:
+        """Return the covariance of the model, in the units of the columns, as PCA in scikit-learn does."""
+        check_is_fitted(self)
+        return self.result_.get_covariance()
+
+    def get_precision(self) -> Array:
+        """Return the inverse of `get_covariance`."""
+        check_is_fitted(self)
+        return self.result_.get_precision()
+
+    def score_samples(self, X: ArrayLike | PathLike[str]) -> Array:
+        """Return the log-likelihood of each row under a normal law with ``mean_`` and `get_covariance`."""
+        return self.result_.score_samples(self._rows(X))
+
+    def score(self, X: ArrayLike | PathLike[str], y: object = None) -> float:
+        """Return the average of `score_samples`."""
+        return float(self.score_samples(X).mean())
+
+    def report(self, path: str | PathLike[str] = "report.html") -> Path:
+        """Write the report, one HTML page, to a file and return its path; an earlier file is replaced."""
+        check_is_fitted(self)
+        write_whole(Path(path), result_page(self.result_))
+        return Path(path)
+
     def to_sklearn(self) -> "PCA | Pipeline":
-        """Return a PCA of scikit-learn, or a pipeline, that transforms as this does: `Result.to_sklearn`."""
+        """Return a scikit-learn PCA, or a pipeline that ends in one, with the same ``transform``."""
         check_is_fitted(self)
         return self.result_.to_sklearn()
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write the folder that ``fedpower fit`` writes, and return where it is: see `Result.save`."""
+        """Save the result as a folder, as ``fedpower fit`` does, and return its path."""
         check_is_fitted(self)
         return self.result_.save(folder, force=force)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """Return what the columns of scores are called, as in files: pc1, pc2, ..."""
+        """Return the names of the scores: pc1, pc2, ..."""
         super().get_feature_names_out(input_features)
         return np.asarray(self.result_.score_names, dtype=object)
+
+    def _html_repr(self) -> str:
+        """Return what a notebook shows: the summary of the report once it is fitted."""
+        return str(notebook_cell(self.result_) if "result_" in vars(self) else super()._html_repr())
+
+    def _open(self, silos: Any, extra: Extra) -> tuple[Options, Data]:
+        """Return the options and the rows of silos."""
+        held = silos.values() if isinstance(silos, Mapping) else silos if isinstance(silos, list) else ()
+        options = with_levels(options_of(self), held)
+        return options, open_data(silos, options, extra)
+
+    def _rows(self, X: Any) -> Any:
+        """Return checked numbers; a path, or a table with cells to be turned into numbers, as it is."""
+        check_is_fitted(self)
+        if isinstance(X, str | PathLike) or (self.result_.record.table_rules and hasattr(X, "columns")):
+            return X
+        require_numbers(X)
+        return validate_data(self, X, accept_sparse="csr", dtype=np.float64, order="C", reset=False)
 
     @property
     def _n_features_out(self) -> int:
@@ -388,8 +424,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
 _OF_RESULTS = (
     "components", "explained_variance", "explained_variance_ratio", "singular_values", "component_angles",
-    "subspace_angles", "spectrum", "denoised_variance", "denoised_variance_ratio", "mean", "n_components",
-    "silo_sizes", "basis", "solver", "privacy", "study", "kernels", "release", "score_counts",
+    "subspace_angles", "noise_variance", "spectrum", "denoised_variance", "denoised_variance_ratio", "mean",
+    "n_components", "silo_sizes", "basis", "solver", "privacy", "study", "kernels", "release", "score_counts",
 )  # fmt: skip
 _RENAMED = {
     "codebook": "code_book",
@@ -405,40 +441,46 @@ for _name, _place in {**{name: name for name in _OF_RESULTS}, **_RENAMED}.items(
 
 
 class FedCovariance(BaseEstimator):
-    """The pooled covariance of rows that silos hold and do not pool: paid for once, analysed at no cost.
+    """Covariance of several organisations' data, with differential privacy.
 
-    Each silo releases its noised covariance, as it does for `FedPCA`, charged to the same ledgers under the
-    same name: a fit that had it already costs nothing more, and the other way round. `Covariance.save` writes
-    it; `FedPCA.fit_covariance` and the estimators of `fedpower.analysis` compute with it.
+    The release costs the same as a fit of `FedPCA` with the same terms: whichever comes second is free.
+    All analyses of the released covariance are free too.
 
     Parameters
     ----------
     epsilon, delta, center, ranges, codebook, unit, aggregation, device, n_jobs
-        As of `FedPCA`.
+        As in `FedPCA`.
 
     Attributes
     ----------
     covariance_ : ndarray of shape (n_features_in_, n_features_in_)
         The released covariance, in the units of the columns.
     location_ : ndarray of shape (n_features_in_,)
-        The released mean; zero for ``center=False``.
+        The released mean; zero with ``center=False``.
     release_ : Covariance
         The release as an object: covariance, mean, noise, privacy statement and record.
     privacy_ : PrivacyStatement
-        What is promised about the rows; print it.
+        What the release guarantees, and to whom. Print it.
     codebook_ : CodeBook or None
-        Offsets, scales, ranges and bound of the columns that were found privately, or given.
+        Offsets, scales, ranges and bound of the columns.
     n_features_in_, feature_names_in_
-        As in scikit-learn; names only where the columns have them.
+        As in scikit-learn.
+
+    See Also
+    --------
+    fedpower.analysis : Factors, regression, tests and more of a released covariance.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from fedpower import FedCovariance, FedPCA
+    >>> from fedpower import FedCovariance
+    >>> from fedpower.analysis import Correlations
     >>> rows = np.random.default_rng(0).normal(size=(3, 400, 4))
-    >>> release = FedCovariance(epsilon=float("inf")).fit_silos(list(rows)).release_
-    >>> FedPCA(2, epsilon=float("inf")).fit_covariance(release).components_.shape
-    (2, 4)
+    >>> model = FedCovariance(epsilon=1.0).fit_silos(list(rows))
+    >>> model.covariance_.shape
+    (4, 4)
+    >>> Correlations().fit(model).correlation_.shape
+    (4, 4)
     """
 
     def __init__(
@@ -448,7 +490,7 @@ class FedCovariance(BaseEstimator):
         delta: float | None = None,
         center: bool = True,
         ranges: Any = None,
-        codebook: CodeBook | str | PathLike[str] | None = None,
+        codebook: CodeBook | Mapping[str, Any] | str | PathLike[str] | None = None,
         unit: str | Unit | None = None,
         aggregation: Literal["plain", "secure"] | Aggregation = "plain",
         device: str | None = None,
@@ -464,8 +506,13 @@ class FedCovariance(BaseEstimator):
         """Release the covariance of silos, which are never pooled; parameters as of `FedPCA.fit_silos`."""
         return self._take(self._model().fit_silos(silos, y, **run))
 
+    def get_precision(self) -> Array:
+        """Return the inverse of ``covariance_``; eigenvalues below the noise are raised to it first."""
+        check_is_fitted(self)
+        return np.asarray(scipy.linalg.pinvh(usable(self.release_)[0]))
+
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write the covariance as a folder and return where it is: see `Covariance.save`."""
+        """Save the release as a folder and return its path."""
         return self.release_.save(folder, force=force)
 
     @property

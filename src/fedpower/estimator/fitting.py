@@ -42,7 +42,7 @@ from fedpower.rows.ruled import every_problem, match_tables, rules_of_source
 from fedpower.rows.source import Extra, RowSource
 from fedpower.rows.units import by_unit
 from fedpower.rules.codebook import CodeBook
-from fedpower.rules.rules import TableRules
+from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
@@ -69,6 +69,30 @@ def open_data(silos: Any, options: Options, extra: Extra = "refuse") -> Data:
     """Return the silos' rows from whatever a user gives for them."""
     columns, sources = match_tables(named_sources(silos, options), options.rules, extra=extra)
     return Data(sources=sources, columns=columns, rules=rules_of_source(next(iter(sources.values()))))
+
+
+def with_levels(options: Options, tables: Iterable[Any]) -> Options:
+    """Return the options with rules for the categories that data frames declare; private fits refuse them."""
+    book = CodeBook() if options.codebook is None else options.codebook
+    rules = {} if book.rules is None else book.rules.as_content()
+    found: dict[str, Any] = {}
+    for table in tables:
+        kinds: Any = getattr(table, "schema", getattr(table, "dtypes", None))
+        for name, kind in kinds.items() if hasattr(kinds, "items") else ():
+            words = [*getattr(kind, "categories", ())]
+            if name in rules or not words or not all(isinstance(word, str) for word in words):
+                continue
+            rule = {"ordered": words} if getattr(kind, "ordered", False) else words
+            if found.setdefault(name, rule) != rule:
+                raise InputError(f"column {name!r} must have the same categories in every silo, got others")
+    if not found:
+        return options
+    if options.is_private:
+        raise InputError(
+            f"the levels of {next(iter(found))!r} must be given in a private fit, because categories can "
+            "reveal rows; give codebook={'column': ['level', ...]}"
+        )
+    return replace(options, codebook=replace(book, rules=table_rules({**rules, **found}, "the code book")))
 
 
 def named_sources(
@@ -312,7 +336,7 @@ def show_warnings(result: Result, *, quiet: bool = False) -> None:
 # --- released covariances ---------------------------------------------------------------------------
 
 # Options of a fit that a released covariance leaves open
-_CHOSEN = ("n_components", "iteration_rank", "standardize", "solver")
+_CHOSEN = ("n_components", "iteration_rank", "standardize", "whiten", "solver")
 # What the record of such a fit has from the run that released the covariance
 _OF_THE_RUN = (
     "command", "started", "silos", "n_rounds", "bytes_up", "bytes_down", "rounds", "federation",
@@ -357,7 +381,8 @@ def result_from(release: Covariance, options: Options) -> Result:
     )
     origin = {name: value for name in _OF_THE_RUN if (value := getattr(record, name))}
     chosen = {name: value for name, value in recorded(options).items() if name in _CHOSEN}
-    return replace(found, release=release).with_record(**origin, parameters=released | chosen)
+    kept = {name: value for name, value in released.items() if name not in _CHOSEN}
+    return replace(found, release=release).with_record(**origin, parameters=kept | chosen)
 
 
 def released_covariance(result: Result) -> Covariance:

@@ -6,7 +6,7 @@ so eigenvalues are all that it needs to know.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -24,6 +24,7 @@ from fedpower.linalg import Array, sin_theta
 from fedpower.options import AGGREGATIONS, FLAT, SOLVERS, Noise, Options
 from fedpower.privacy.budget import COVARIANCE, MEAN, SCORES, SMALLEST_EPSILON, QueryTerms
 from fedpower.privacy.sensitivity import noise_for, summary_size
+from fedpower.privacy.statement import as_sentence, counted_as, in_symbols
 from fedpower.protocol.coordinator import Ask, Coordinator, Round, drive, in_turn
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only, rounded
 from fedpower.protocol.pooled import Pooled
@@ -34,6 +35,7 @@ from fedpower.protocol.solvers.clipped import iterate, part_kept
 from fedpower.protocol.solvers.sums import Sums, Total
 from fedpower.protocol.study import SolverChoice, Study, Weights, costly_sentence, pooled_std, sums_moment
 from fedpower.report.result import Result
+from fedpower.report.text import count, degrees, human_bytes
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import clipped_scale
 from fedpower.sums.moment import Moments
@@ -78,10 +80,14 @@ class Needed:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Plan:
-    """Every candidate, and noise, ε and δ of the one that ``auto`` takes with its reason."""
+    """What a fit costs and gives: print it. ``candidates`` has every solver and kind of noise."""
 
+    silos: dict[str, int]
+    counted: str
+    n_features: int
+    n_components: Any
     candidates: tuple[Candidate, ...]
     choice: SolverChoice
     noise: str
@@ -91,6 +97,55 @@ class Plan:
     preparation: float = 0.0  # share of the budget for offset, scale and bound, whose error is not predicted
     missing: str | None = None  # what is not known
     needed: Needed | None = None  # what the wanted error takes
+
+    def __repr__(self) -> str:
+        return "\n".join([self.terms, *self.findings])
+
+    @property
+    def terms(self) -> str:
+        """Silos, rows, columns and budget, in one sentence."""
+        rows = f"{count(len(self.silos), 'silo')}, {count(sum(self.silos.values()), self.counted)}"
+        promise = (
+            in_symbols(self.epsilon, self.delta) if math.isfinite(self.epsilon) else "NOT PRIVATE (ε = ∞)"
+        )
+        return f"{rows}, {count(self.n_features, 'column')}; {promise}."
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """What ``auto`` takes."""
+        return next((way for way in self.candidates if way.chosen), None)
+
+    @property
+    def findings(self) -> list[str]:
+        """The recommended fit with its cost and error, and what would be better, in sentences."""
+        chosen, lines = self.chosen, []
+        if chosen is not None:
+            lines.append(f"Recommended: {_recommended(chosen, self.candidates)}")
+        if self.preparation:
+            lines.append(f"{self.preparation:.0%} of the budget goes into finding scales and a bound")
+        lines += self.remarks
+        if chosen is not None and chosen.rank is not None and not isinstance(self.n_components, int):
+            would = f"find {count(chosen.rank, 'component')}" if chosen.rank else "determine no component"
+            lines.append(f"it would {would} for n_components={self.n_components!r}")
+        lines += [line for line in (self.missing, self.needed and self.needed.sentence) if line]
+        return [*map(as_sentence, lines)]
+
+
+def _recommended(chosen: Candidate, ways: Iterable[Candidate]) -> str:
+    """Return what a fit takes, costs and gives, and whether a secure sum would give more."""
+    cost = [] if chosen.rounds is None else [count(chosen.rounds, "round")]
+    cost += [] if chosen.bytes_up is None else [f"{human_bytes(chosen.bytes_up)} sent per silo"]
+    same = [way for way in ways if (way.solver, way.noise) == (chosen.solver, chosen.noise)]
+    errors = {way.aggregation: way.error for way in same}
+    if (error := errors[chosen.aggregation]) is not None and chosen.rank != 0:
+        cost.append(f"expected error {_angle(error)}")
+        if (secure := errors.get("secure")) is not None and secure < error:
+            cost.append(f"or {_angle(secure)} with aggregation='secure'")
+    return f"solver {chosen.solver}, {', '.join(cost)}" if cost else f"solver {chosen.solver}"
+
+
+def _angle(sine: float) -> str:
+    return degrees(math.degrees(math.asin(min(sine, 1.0))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +277,10 @@ def plan(
     remarks = [_out_of_reach(options, candidates, facts), _better(candidates)]
     remarks.append(costly_sentence(study, facts.sizes))
     return Plan(
+        silos=facts.sizes,
+        counted=counted_as(options.flat()),
+        n_features=n_features,
+        n_components=options.n_components,
         candidates=tuple(candidates),
         choice=choice,
         noise=study.noise,
@@ -541,6 +600,32 @@ def full_spectrum(leading: ArrayLike, n_features: int) -> Array:
     powers = np.arange(1, rest + 1)
     ratio = scipy.optimize.brentq(lambda ratio: last * float((ratio**powers).sum()) - left, 0.0, 1.0)
     return np.append(values, last * ratio**powers)
+
+
+def eigenvalues_for(
+    options: Options, n_features: int, *, gap: float | None = None, spectrum: Any = None
+) -> Array | None:
+    """Return guessed eigenvalues, or those of an earlier result, for rows of norm at most 1.
+
+    Guesses are in units of the rows of a fit with these options.
+    """
+    if gap is not None and spectrum is not None:
+        raise InputError("gap must go without spectrum, got both")
+    bound, trace = options.public.row_norm, 1.0
+    if options.book is not None:
+        bound = options.book.bound
+        trace = min(1.0, n_features / bound**2)  # columns of variance 1
+    if isinstance(spectrum, Result):
+        got = spectrum.n_features
+        require(got == n_features, "spectrum", f"of {n_features} columns", got)
+        return spectrum_of_result(spectrum, row_norm=bound)
+    unit = 1.0 if bound is None else bound**2
+    if gap is None:
+        return None if spectrum is None else np.asarray(spectrum, dtype=np.float64) / unit
+    k = options.n_components
+    if not isinstance(k, int):
+        raise InputError(f"gap must go with a number of components, got n_components={k!r}; give a spectrum")
+    return spectrum_of_gap(gap / unit, k, n_features, trace)
 
 
 def spectrum_of_gap(gap: float, rank: int, n_features: int, trace: float = 1.0) -> Array:

@@ -46,6 +46,8 @@ def options_of(model: Any) -> Options:
     given = model.get_params(deep=False)
     if isinstance(given["codebook"], str | PathLike):
         given["codebook"] = CodeBook.load(given["codebook"])
+    elif isinstance(given["codebook"], Mapping):
+        given["codebook"] = CodeBook(rules=given["codebook"])
     return Options(**given)
 
 

@@ -269,17 +269,22 @@ _REFUSALS = {
 
 
 class Ledger(contextlib.AbstractContextManager["Ledger"]):
-    """What a silo has released and what it may still release; open one with a class method.
+    """The privacy budget of a silo: what was spent, and what may still be spent.
 
-    Threads may share it; processes each open the file for themselves.
+    A ledger is a file of the silo. `create` makes one and `open` opens it. A private fit charges it before
+    anything leaves the silo, and refuses to exceed its cap.
 
     Examples
     --------
-    >>> from fedpower.privacy import Ledger
-    >>> with Ledger.in_memory(1.0, 1e-6, silo="north") as ledger:
-    ...     sent = ledger.release(key="k", purpose="p", study="s", mu=0.1, payload=lambda: b"noised")
-    ...     ledger.spent().n_releases
-    1
+    >>> import numpy as np
+    >>> from fedpower import FedPCA, Ledger
+    >>> Ledger.create("north.ledger", epsilon=3.0, delta=1e-6, silo="north").close()
+    >>> rows = np.random.default_rng(0).normal(size=(2000, 4))
+    >>> model = FedPCA(2, epsilon=1.0, delta=1e-6)
+    >>> _ = model.fit_silos({"north": rows}, ledgers={"north": "north.ledger"})
+    >>> with Ledger.open("north.ledger", read_only=True) as ledger:
+    ...     round(ledger.spent().epsilon, 3)
+    1.0
     """
 
     def __init__(self, path: Path | None, *, read_only: bool = False) -> None:
@@ -309,9 +314,18 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         data_set: str | None = None,
         for_experiments: bool = False,
     ) -> Self:
-        """Return a new ledger with a cap, in a new file of mode 0600; never overwrites.
+        """Create a ledger with a cap, in a new file that only its owner can read.
 
-        Only one that is ``for_experiments`` takes releases whose noise is seeded, and it records that.
+        Parameters
+        ----------
+        path : path
+            The file; it must not exist.
+        epsilon, delta : float
+            The cap on everything that the silo releases.
+        silo, data_set : str, default=None
+            Only fits of this silo, and of this data set, may use it.
+        for_experiments : bool, default=False
+            Whether seeded noise is accepted. The ledger records it.
         """
         cap = _checked_cap(epsilon, delta, "created")
         if silo is not None:
@@ -347,9 +361,9 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, read_only: bool = False) -> Self:
-        """Return the ledger in a file; one that is missing or not sound is refused, never made.
+        """Open a ledger's file. A missing or damaged file is refused.
 
-        One that is ``read_only`` needs no permission to write, writes nothing and releases nothing.
+        With ``read_only`` nothing can be charged, and no write permission is needed.
         """
         place = Path(path)
         ledger = cls(place, read_only=_check_private(place, read_only=read_only))

@@ -36,20 +36,24 @@ _TREATMENT = ("center", "scale", "low", "high", "row_norm", "normalize")
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Covariance(Released):
-    """The pooled covariance of rows that silos hold, with the noise that was paid for: see `FedCovariance`.
+    """A released covariance with its noise: ``release_`` of a fit, or what `fedpower.load` returns.
 
-    Everything computed from it is post-processing: it costs no budget, and the statement stays as it is.
+    Everything computed from it is free: it needs no further privacy budget.
 
     Attributes
     ----------
-    pooled
-        The numbers, in units of the treated rows, and the law of their noise.
-    treatment
-        What was done to each row before.
-    feature_names
-        Names of the columns in order; None where they have none.
+    covariance : ndarray of shape (n_features, n_features)
+        The covariance, in the units of the columns.
+    mean : ndarray of shape (n_features,)
+        The mean.
+    privacy : PrivacyStatement
+        What the release guarantees, and to whom. Print it.
+    names : tuple of str
+        Names of the columns.
+    pooled, treatment
+        The numbers in units of the treated rows with the law of their noise, and how rows were treated.
     record
-        Of the run that released it: what ``run.json`` holds.
+        The record of the run, as in ``run.json``.
     """
 
     pooled: Pooled
@@ -182,11 +186,7 @@ def read_covariance(folder: str | PathLike[str]) -> Covariance:
     folder
         The result of a fit that noised the covariance, or what `FedCovariance.save` wrote.
     """
-    place = Path(folder)
-    if (place / RUN).is_file() and not (place / COVARIANCE).is_file():
-        got = "a result that was fitted without keeping it; fit with --solver upload"
-        raise InputError(f"{place} must hold a released covariance, got {got}")
-    record, arrays = read_folder(place, COVARIANCE, command="release")
+    record, arrays = read_folder(Path(folder), COVARIANCE, command="fit")
     return Covariance(
         pooled=Pooled(center=arrays.get("mean"), **{name: arrays.get(name) for name in _NUMBERS}),  # type: ignore[arg-type]
         treatment=RowTreatment(**{name: arrays.get(name) for name in _TREATMENT}),  # type: ignore[arg-type]

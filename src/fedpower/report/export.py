@@ -107,7 +107,7 @@ def write_plink(result: Result, frames: Frames, *, eigenvec: Path, eigenval: Pat
     with eigenvec.open("w", encoding="utf-8", newline="") as stream:
         for frame in frames:
             label = frame.columns[0] if len(frame.columns) > result.n_components else None
-            vectors = frame.select(result.score_names).to_numpy() / result.singular_values
+            vectors = frame.select(result.score_names).to_numpy() * result.divisors / result.singular_values
             places = range(count + 1, count + len(frame) + 1)
             labels = places if label is None else _checked(frame[label], places, seen)
             table = pl.DataFrame(vectors, names, orient="row").insert_column(0, pl.Series("#IID", labels))
@@ -132,7 +132,7 @@ def _checked(cells: Any, places: range, seen: set[str]) -> list[str]:
 def write_onnx(result: Result, path: Path) -> None:
     """Write a graph from ``rows``, n×d of float64, to ``scores``, n×k; its metadata have provenance."""
     onnx = needed("onnx", "onnx", "a graph must be written with")
-    constants, steps = {"axes": result.components.T, "mean": result.mean}, "about_the_mean = Sub (rows, mean)"
+    constants, steps = {"axes": result.axes, "mean": result.mean}, "about_the_mean = Sub (rows, mean)"
     if result.normalize:
         center, scale = _center_and_scale(result)
         least = np.array(np.finfo(np.float64).tiny)
@@ -145,8 +145,6 @@ def write_onnx(result: Result, path: Path) -> None:
             unit = Div (scaled, divisors)
             about_the_mean = Sub (unit, mean)
         """
-    elif result.scale is not None:
-        constants["axes"] = result.components.T / result.scale[:, np.newaxis]
     model = onnx.parser.parse_model(
         f"""<ir_version: {IR_VERSION}, opset_import: ["": {OPSET}]>
         fedpower (double[n, {result.n_features}] rows) => (double[n, {result.n_components}] scores)

@@ -175,5 +175,5 @@ def recorded(options: Options) -> dict[str, Any]:
         left |= {"unit", "rows_per_unit"}
     if not isinstance(options.unit, Edge | Node):
         left |= {"network", "edge_weight"}
-    left |= {name for name in ("energy", "scores_epsilon") if values[name] is None}
+    left |= {name for name in ("energy", "scores_epsilon", "whiten") if not values[name]}
     return {name: plain(values[name]) for name in sorted(FLAT) if name in values and name not in left}

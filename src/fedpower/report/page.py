@@ -100,6 +100,12 @@ def result_page(fit: "Result") -> str:
     return _page("result.html", fit.record, fit=fit, thing=statement.featured_as(fit.record.parameters))
 
 
+def notebook_cell(fit: "Result") -> Markup:
+    """Return the tiles and the scree plot of a report, in a frame that keeps their style to themselves."""
+    page = _page("notebook.html", fit.record, fit=fit)
+    return Markup('<iframe srcdoc="{}" style="width:100%;height:38rem;border:0"></iframe>').format(page)
+
+
 def analysis_page(account: Account, record: Record) -> str:
     """Return the page of an analysis: the same bytes for the same release and settings."""
     return _page("analysis.html", record, account=account)

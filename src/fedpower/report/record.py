@@ -20,6 +20,9 @@ from fedpower.privacy.statement import PrivacyStatement, counted_as
 from fedpower.protocol.pooled import Clipping
 from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.text import and_more
+from fedpower.rows.ruled import ruled
+from fedpower.rows.source import RowSource, columns_of_fit
+from fedpower.rows.units import features_of
 from fedpower.rules.codebook import CodeBook, CodeBookFile, rendered
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.toml import Part
@@ -228,6 +231,20 @@ class Released:
     def code_book(self) -> CodeBook | None:
         """Offsets, scales, ranges and bound that were found or given; None where there were none."""
         return self.record.book
+
+    def matched(self, source: RowSource) -> RowSource:
+        """Return a source of new rows with the columns of the fit: by name where both have names.
+
+        The cells of a table become numbers by the rules of the fit, if it had any; one whose columns are
+        the features already is taken as it is.
+        """
+        book, names = self.code_book, source.columns
+        rules = self.record.table_rules if book is None else book.table_rules
+        if rules is not None and names is not None:  # columns without a name are features, in their order
+            features = set(self.feature_names or ()) <= set(names) and not set(rules.columns) <= set(names)
+            if not features:
+                source = features_of(ruled(columns_of_fit(source, rules.columns, len(rules.columns)), rules))
+        return columns_of_fit(source, self.feature_names, self.n_features)
 
     def with_record(self, **changed: Any) -> Self:
         """Return the same numbers with other entries in the record of their run."""

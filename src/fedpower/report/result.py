@@ -39,10 +39,8 @@ from fedpower.report.text import count
 from fedpower.report.view import ScoreHistogram
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import PlinkSource, fill_missing
-from fedpower.rows.ruled import ruled
-from fedpower.rows.source import RowSource, block_rows, columns_of_fit
+from fedpower.rows.source import RowSource, block_rows
 from fedpower.rows.tables import TableSource
-from fedpower.rows.units import features_of
 from fedpower.rules.treatment import RowTreatment
 from fedpower.values import Block, pl
 
@@ -57,12 +55,11 @@ KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, COVARIANCE)  # everything that one may
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result(Released):
-    """What a fit ends with: `FedPCA.result_` and `fedpower.load` give it, with the same methods.
+    """The result of a fit: `FedPCA.result_`, or what `fedpower.load` returns.
 
-    Attributes are those of `FedPCA`, without the underscore. ``record`` says how the result came about, and
-    ``run`` gives it in JSON's types, as ``run.json`` holds it. ``center`` and ``scale`` are public numbers of
-    the columns, and ``normalize`` says whether rows are scaled to norm 1 before they are projected. ``basis``
-    is None in a result read back.
+    It has the attributes of `FedPCA` without the final underscore, and the same methods. ``record`` describes
+    the run, and ``run`` is the content of ``run.json``. ``center`` and ``scale`` are public numbers of the
+    columns. ``normalize`` states whether rows are scaled to norm 1. ``basis`` is None after loading.
     """
 
     components: Array
@@ -193,6 +190,80 @@ class Result(Released):
         source = self.select(open_source(rows))
         return np.vstack([*map(self.scores, source.blocks(_rows_at_once(source)))])
 
+    @property
+    def whiten(self) -> bool:
+        """Whether scores are divided by their standard deviations."""
+        return bool(self.record.parameters.get("whiten"))
+
+    @property
+    def divisors(self) -> Array:
+        """By component: what its scores are divided by, 1 unless they are whitened."""
+        if not self.whiten:
+            return np.ones(self.n_components)
+        deviations = np.sqrt(np.maximum(self.explained_variance, 0.0))
+        return np.asarray(np.maximum(deviations, np.finfo(np.float64).eps))  # as scikit-learn
+
+    @property
+    def axes(self) -> Array:
+        """What treated rows about their mean are multiplied by to give scores."""
+        scale = 1.0 if self.scale is None or self.normalize else self.scale[:, np.newaxis]
+        return np.asarray(self.components.T / scale / self.divisors)
+
+    @property
+    def noise_variance(self) -> float:
+        """The average variance outside the components, without the noise; NaN where the total is unknown."""
+        n_left = min(self.n_samples, self.n_features) - self.n_components
+        total = float(self.explained_variance.sum()) / (float(self.explained_variance_ratio.sum()) or np.nan)
+        return max((total - float(self.denoised_variance.sum())) / n_left, 0.0) if n_left > 0 else 0.0
+
+    def get_covariance(self) -> Array:
+        """Return the covariance of the components, with the same variance in all other directions."""
+        values, rest = self._model()
+        return self._in_units((values - rest), rest, self._spread)
+
+    def get_precision(self) -> Array:
+        """Return the inverse of `get_covariance`; variances of 0 are raised to rounding error first."""
+        values, rest = self._model()
+        least = max(np.finfo(np.float64).eps * values.max(), np.finfo(np.float64).tiny)
+        inverse = 1.0 / max(rest, least) if self.n_components < self.n_features else 0.0
+        return self._in_units(1.0 / np.maximum(values, least) - inverse, inverse, 1.0 / self._spread)
+
+    def score_samples(self, rows: Any) -> Array:
+        """Return the log-likelihood of each row under a normal law with this mean and `get_covariance`.
+
+        Parameters
+        ----------
+        rows
+            As for `transform`.
+        """
+        precision, source = self.get_precision(), self.select(open_source(rows))
+        constant = np.linalg.slogdet(precision)[1] - self.n_features * np.log(2.0 * np.pi)
+        treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
+        found = []
+        for block in source.blocks(_rows_at_once(source)):
+            treated: Any = treatment.apply(block)[0] if self.normalize else block
+            about = (treated.toarray() if hasattr(treated, "toarray") else np.asarray(treated)) - self.mean
+            found.append((constant - np.einsum("ij,ij->i", about @ precision, about)) / 2.0)
+        return np.concatenate(found)
+
+    @property
+    def _spread(self) -> Array:
+        """By column: its unit, in which covariances are given."""
+        is_unit = self.scale is None or self.normalize
+        return np.ones(self.n_features) if is_unit else np.asarray(self.scale)
+
+    def _model(self) -> tuple[Array, float]:
+        """Return the variances of the components, and of every other direction."""
+        rest = self.noise_variance
+        if not np.isfinite(rest):
+            must = "the fit must know the total variance for its covariance, got a fit without it"
+            raise InputError(f"{must}; fit with noise='covariance'")
+        return np.maximum(self.denoised_variance, rest), rest
+
+    def _in_units(self, above: Array, rest: float, units: Array) -> Array:
+        inner = (self.components.T * above) @ self.components + rest * np.eye(self.n_features)
+        return np.asarray(inner * np.outer(units, units))
+
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return rows that have the given scores and nothing outside the components.
 
@@ -211,7 +282,7 @@ class Result(Released):
         if width != self.n_components:
             got = f"{width} columns; give what transform returns"
             raise InputError(f"X must have a score for each of the {self.n_components} components, got {got}")
-        rows = scores @ self.components
+        rows = (scores * self.divisors) @ self.components
         if self.scale is not None and not self.normalize:
             rows = rows * self.scale
         return np.asarray(rows + self.mean)
@@ -267,14 +338,11 @@ class Result(Released):
             steps.append(("scale", scaler))
         if self.normalize:
             steps.append(("normalize", Normalizer(copy=True)))
-        pca = PCA(n_components=self.n_components)
+        pca = PCA(n_components=self.n_components, whiten=self.whiten)
         for name in ("components", "explained_variance", "explained_variance_ratio", "singular_values"):
             setattr(pca, f"{name}_", getattr(self, name).copy())
         pca.mean_ = self.mean.copy() if self.normalize or scale is None else self.mean / scale
-        n_left = min(self.n_samples, self.n_features) - self.n_components
-        explained = float(self.explained_variance_ratio.sum()) or np.nan
-        rest = float(self.explained_variance.sum()) * (1 / explained - 1)
-        pca.noise_variance_ = max(rest / n_left, 0.0) if n_left > 0 else 0.0
+        pca.noise_variance_ = self.noise_variance
         pca.n_components_, pca.n_samples_ = self.n_components, self.n_samples
         steps.append(("pca", pca))
         for _, step in steps:
@@ -326,29 +394,18 @@ class Result(Released):
         }
 
     def select(self, source: RowSource) -> RowSource:
-        """Return the source with the columns of the fit: by name where both have names.
+        """Return the source with the columns of the fit, as `Released.matched` does.
 
-        The cells of a table become numbers by the rules of the fit, if it had any; one whose columns are
-        the features already is taken as it is. For a missing genotype stands what stood for it in the
-        fit, the public offset, or else the mean.
+        For a missing genotype stands what stood for it in the fit, the public offset, or else the mean.
         """
-        rules, names = self.record.table_rules, source.columns
-        if rules is not None and names is not None:  # columns without a name are features, in their order
-            features = set(self.feature_names or ()) <= set(names) and not set(rules.columns) <= set(names)
-            if not features:
-                source = features_of(ruled(columns_of_fit(source, rules.columns, len(rules.columns)), rules))
-        selected = columns_of_fit(source, self.feature_names, self.n_features)
-        return fill_missing(selected, self.mean if self.center is None else self.center)
+        return fill_missing(self.matched(source), self.mean if self.center is None else self.center)
 
     def scores(self, rows: Block) -> Array:
         """Return the scores of rows that are float64 and have the columns of the fit."""
-        axes = self.components.T
         if self.normalize:
             treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
             rows = treatment.apply(rows)[0]
-        elif self.scale is not None:
-            axes = axes / self.scale[:, np.newaxis]
-        return np.asarray(rows @ axes - self.mean @ axes)
+        return np.asarray(rows @ self.axes - self.mean @ self.axes)
 
     def scored(self, source: RowSource, id_column: str | None = None) -> Iterator["pl.DataFrame"]:
         """Yield the scores of a source by block, its ids first: those of a column, or of samples."""
@@ -416,6 +473,19 @@ def load(path: str | PathLike[str]) -> Result | Covariance:
     place = Path(path)
     only_released = (place / COVARIANCE).is_file() and not (place / ARRAYS).is_file()
     return read_covariance(place) if only_released else read_result(place)
+
+
+def covariance_of(given: Any) -> Covariance:
+    """Return the covariance of a release, a result, a fitted estimator, or the folder of one."""
+    if isinstance(given, str | PathLike):
+        given = load(given)
+    release = given.release if isinstance(given, Result) else getattr(given, "release_", given)
+    if release is None:
+        raise InputError("the fit must keep its covariance, got one without it; fit with the solver 'upload'")
+    if not isinstance(release, Covariance):
+        must = "a released covariance, a fitted model or the folder of one must be given"
+        raise InputError(f"{must}, got {type(given).__name__}; fit it first")
+    return release
 
 
 def read_result(folder: str | PathLike[str]) -> Result:

@@ -147,8 +147,11 @@ def findings(fit: "Result") -> list[str]:
         place = fit.determined.index(True)
         whole, noise = degrees(angles.components[place]), degrees(angles.noise_components[place])
         share = f"about {clipping.energy:.0%}" if clipping.energy >= 0.01 else "less than 1%"
-        rest = f"clipping, which removed {share} of the variance, accounts for the rest"
-        sentences.append(f"Noise accounts for {noise} of the {whole} of pc{place + 1}; {rest}.")
+        part, rest = (
+            ("", "adds less than 1°") if noise == whole else (f"{noise} of ", "accounts for the rest")
+        )
+        cut = f"clipping, which removed {share} of the variance, {rest}"
+        sentences.append(f"Noise accounts for {part}the {whole} of pc{place + 1}; {cut}.")
     cause = cause_of_noise(fit)
     return sentences if cause is None else [*sentences, f"{cause[0].upper()}{cause[1:]}."]
 

@@ -100,6 +100,7 @@ def open_network(
         if data.unit != unit or data.edge_weight != (1.0 if edge_weight is None else edge_weight):
             raise InputError(f"{data.name} must be opened for what the fit protects, got {data.unit!r}s")
         return data
+    data, nodes = _unlabelled(data, nodes)
     named = None if nodes is None else _names_of(nodes)
     if isinstance(data, str | os.PathLike) and str(data).lower().endswith(".graphml"):
         path = existing(data)
@@ -119,6 +120,19 @@ def open_network(
         edges = _edge_list(source.table, named) if isinstance(source, TableSource) else _matrix(source, named)
         columns = named or source.columns
     return _bounded(called, edges, edge_weight, unit=unit, columns=columns, stored_data=stored)
+
+
+def _unlabelled(data: Any, nodes: Sequence[str] | None) -> tuple[Any, Sequence[str] | None]:
+    """Return an adjacency data frame as numbers, with its nodes; anything else as it is."""
+    if not (hasattr(data, "loc") and hasattr(data, "columns")):
+        return data, nodes
+    labels = [*data.columns]
+    if [*data.index] != labels or not all(isinstance(label, str) for label in labels):
+        return data, nodes
+    nodes = labels if nodes is None else nodes
+    odd = sorted(set(nodes) ^ set(labels))
+    require(not odd, "nodes", "the labels of the data frame", shown(odd))
+    return data.loc[list(nodes), list(nodes)].to_numpy(dtype=np.float64), nodes
 
 
 def network_of(source: RowSource) -> NetworkSource | None:

@@ -87,28 +87,34 @@ def _postgres_address(rest: str) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class SqlQuery:
-    """The rows that a query gives, as a silo's data; anything that takes a file's path takes it too.
+    """The rows of a database query, as the data of a silo.
 
-    It holds no password: that is read from its place whenever a connection is made.
+    Use it wherever a path of a file is accepted. It never stores a password.
 
     Parameters
     ----------
-    query
+    query : str
         One SELECT (or WITH … SELECT) whose columns are the features.
-    database
-        ``sqlite:///path.db`` or ``duckdb:///path.duckdb`` (four slashes for a path from the root) or
-        ``postgresql://host:5432/name``; what a PostgreSQL URL leaves out comes from the variables
-        and files that libpq reads (PGHOST, PGSSLMODE, ``~/.pgpass``, a service file).
-    user
-        PostgreSQL's user.
+    database : str
+        ``sqlite:///path.db``, ``duckdb:///path.duckdb`` (four slashes for an absolute path), or
+        ``postgresql://host:5432/name``. Parts missing from a PostgreSQL URL come from the usual variables and
+        files of libpq (PGHOST, PGSSLMODE, ``~/.pgpass``, a service file).
+    user : str
+        User of a PostgreSQL database.
     password_env, password_file
-        The environment variable or the file that holds the password.
+        Environment variable or file that holds the password.
 
     Examples
     --------
-    >>> from fedpower import SqlQuery
-    >>> SqlQuery("SELECT age, dose FROM visits", "sqlite:///ward.db").address.kind
-    'sqlite'
+    >>> import sqlite3
+    >>> from fedpower import FedPCA, SqlQuery
+    >>> with sqlite3.connect("ward.db") as ward:
+    ...     _ = ward.execute("CREATE TABLE visits (age REAL, dose REAL)")
+    ...     _ = ward.executemany("INSERT INTO visits VALUES (?, ?)", [(40, 1), (50, 3), (60, 2)])
+    >>> ward.close()
+    >>> query = SqlQuery("SELECT age, dose FROM visits", "sqlite:///ward.db")
+    >>> FedPCA(1, epsilon=float("inf")).fit_silos([query]).n_samples_seen_
+    3
     """
 
     query: str

@@ -40,48 +40,53 @@ _COMPUTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CodeBook:
-    """How each column is centred, scaled and bounded, and where these numbers come from.
+    """What the columns of a table contain, and how they become numbers. A code book is public.
 
-    People write public numbers (``row_norm``, ``normalize``, ``offset``, ``scale``) and rules; preparation
-    finds all others. A private fit that is given no number finds them. Rules of comparisons leave nothing to
-    be found: their numbers follow from them.
+    You give rules and public numbers. A private fit finds missing numbers with part of its budget, and
+    ``codebook_`` holds them for later fits. `FedPCA` also takes the rules alone, as a mapping.
+
+    Parameters
+    ----------
+    rules : mapping from columns, default=None
+        For each column: a list of levels, a pair of numbers for its range, a kind such as ``"date"``, or a
+        mapping with both and more. Columns without a rule hold numbers.
+    row_norm : float, default=None
+        Public bound on the norm of a row. Longer rows are scaled down to it.
+    normalize : bool, default=False
+        Whether to scale every row to norm 1, as the paper does.
+    offset, scale : array-like or mapping from names, default=None
+        Public numbers to subtract from each column, and to divide it by.
 
     Attributes
     ----------
-    columns
-        Names, in order; None where columns have none. Where there are rules, those of their features.
-    row_norm
-        Public bound on the norm of a row; longer rows are clipped to it. None in a code book that was found.
-    normalize
-        Whether every row is scaled to norm 1, as the paper does.
-    offset, scale
-        What is subtracted from a column, and what it is divided by: one number per column, or a mapping from
-        names. A public scale is a choice of units, in which covariances are given.
-    low, high
-        What its cells are clipped to first.
-    bound
-        B, to which the norm of a row so treated is clipped.
-    found
-        By column: how these numbers were found.
-    epsilon, delta, mu
-        What finding them cost each silo, all of it; zeros where people gave them.
-    n_rows
-        How many rows it was found from; 0 where it was from none.
-    rules
-        What the cells of tables become before all that; None where they are numbers already.
-    clipped
-        Shares of rows that the bound shortens and of their energy that it cuts off, by the noised counts
-        of norms; None where these were not counted.
-    present
-        By column: about what share of the rows have a cell; None where that was not counted.
-    outside
-        By column: about what share of these cells is outside its range; None where that was not counted.
+    columns : tuple of str or None
+        Names of the columns that the rules make, in order.
+    low, high : ndarray
+        Ranges that cells are clipped to.
+    bound : float
+        Bound on the norm of a row after all that.
+    found : tuple of str
+        How the numbers of each column were found.
+    epsilon, delta, mu : float
+        What finding them cost each silo; 0 if they were given.
+    n_rows : int
+        Number of rows they were found from.
+    clipped : tuple of float or None
+        Share of rows above the bound, and share of the squared length that it removes.
+    present, outside : ndarray or None
+        Share of rows with a value in each column, and share of values outside its range.
 
     Examples
     --------
-    >>> from fedpower import CodeBook
-    >>> CodeBook(row_norm=3.0, offset=[120.0, 80.0]).is_draft
-    True
+    >>> import pandas as pd
+    >>> from fedpower import CodeBook, FedPCA
+    >>> book = CodeBook(rules={"sex": ["f", "m"], "age": (0, 120)})
+    >>> path = book.save("codebook.toml")
+    >>> CodeBook.load(path).rules.features
+    ('sex=f', 'sex=m', 'sex=other', 'age')
+    >>> table = pd.DataFrame({"sex": ["f", "m", "f", "m"], "age": [31, 47, 62, 25]})
+    >>> FedPCA(2, epsilon=float("inf"), codebook=book).fit(table).components_.shape
+    (2, 4)
     """
 
     columns: tuple[str, ...] | None = None
@@ -97,12 +102,14 @@ class CodeBook:
     delta: float = 0.0
     mu: float = 0.0
     n_rows: int = 0
-    rules: TableRules | None = None
+    rules: Any = None  # TableRules, or the mapping that they are made from
     clipped: tuple[float, float] | None = None
     present: Vector | None = None
     outside: Vector | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.rules, Mapping):
+            object.__setattr__(self, "rules", table_rules(self.rules, "the code book"))
         for name in ("offset", "scale", "low", "high", "present", "outside"):
             if getattr(self, name) is None or (name in ("offset", "scale") and len(self.low) == 0):
                 continue
@@ -132,20 +139,14 @@ class CodeBook:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "CodeBook":
-        """Return the code book of a file.
-
-        Parameters
-        ----------
-        path
-            A TOML file that `save`, ``fedpower fit`` or ``fedpower inspect`` wrote, or a person.
-        """
+        """Load a code book from a TOML file."""
         file = read_toml(path, CodeBookFile, "the code book")
         if file.format != FORMAT:
             raise InputError(f"{path} must be a code book of format {FORMAT!r}, got {file.format!r}")
         return file.book(str(path))
 
     def save(self, path: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write the code book to a file, whole or not at all, and return its path."""
+        """Save the code book as a TOML file and return its path."""
         with new_file(Path(path), force=force) as place:
             place.write_text(rendered(self), encoding="utf-8")
         return Path(path)
@@ -182,10 +183,11 @@ class CodeBook:
     @property
     def table_rules(self) -> TableRules | None:
         """The rules, with the numbers that missing cells count for as far as they are known."""
-        if self.rules is None or self.is_draft:
-            return self.rules
+        rules: TableRules | None = self.rules
+        if rules is None or self.is_draft:
+            return rules
         offsets = np.clip(self.offset, self.low, self.high).tolist()
-        return self.rules.filled(dict(zip(self.columns or (), offsets, strict=True)))
+        return rules.filled(dict(zip(self.columns or (), offsets, strict=True)))
 
     def warnings(self, spreads_known: Sequence[bool]) -> list[str]:
         """Return what to know of the columns, of which a release has shown the spreads of some."""
@@ -298,32 +300,6 @@ def rendered(book: CodeBook) -> str:
     file = CodeBookFile.of(book)
     content = msgspec.to_builtins(file, builtin_types=(date,))
     return _HEAD + (_COMPUTED if file.column else "") + to_toml(content)
-
-
-def comparisons(
-    items: Sequence[str],
-    *,
-    winner: str = "winner",
-    loser: str = "loser",
-    margin: str | None = None,
-    range: tuple[float, float] | None = None,
-) -> CodeBook:
-    """Return the code book of tables whose every row compares two items.
-
-    Parameters
-    ----------
-    items
-        What is ranked: public, and the same at every silo. Others are refused, in whatever row.
-    winner, loser
-        The columns that name the two items; each row has two different ones.
-    margin, range
-        The column of how clearly the first won, negative where it lost and 0 for a tie, and the public
-        range that it is clipped to; without them the item in ``winner`` won.
-    """
-    rule: dict[str, Any] = {"items": list(items), "against": loser}
-    rule |= {} if margin is None else {"margin": margin}
-    rule |= {} if range is None else {"range": list(range)}
-    return CodeBook(rules=table_rules({winner: rule}, "comparisons"))
 
 
 def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> Ranges:

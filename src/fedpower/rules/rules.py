@@ -287,10 +287,18 @@ def require_alone(called: str, rules: TableRules) -> None:
         raise InputError(f"{called} must have comparisons and no other column, got '{odd[0]}'; drop it")
 
 
+def _in_full(given: Any) -> Any:
+    """Return the table that stands for a kind, a list of levels, or a pair of numbers."""
+    if isinstance(given, str):
+        return {"kind": given}
+    if isinstance(given, tuple) and all(isinstance(end, int | float) for end in given):
+        return {"kind": "number", "range": list(given)}
+    return {"levels": list(given)} if isinstance(given, list | tuple) else given
+
+
 def _rule(column: str, given: Any, where: str) -> Rule:
     called = f"the rule of '{column}' in {where}"
-    if isinstance(given, str | list):
-        given = {"kind" if isinstance(given, str) else "levels": given}
+    given = _in_full(given)
 
     def require(holds: bool, key: str, must: str) -> None:
         if not holds:
