@@ -76,19 +76,11 @@ def numbered(numbers: Sequence[int], at_most: int) -> list[tuple[float, int]]:
     return [(x, numeral) for x, numeral in places if step == 1 or numeral % step == 0]
 
 
-def longest(first: Numbers, second: Numbers) -> list[int]:
-    """Return the places of the longest arrows, longest first."""
-    lengths = [*map(math.hypot, first, second)]
-    return sorted(range(len(lengths)), key=lambda place: -lengths[place])[:_MOST_ARROWS]
-
-
 def arrows(first: Numbers, second: Numbers, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return the longest arrows: column, end, label, and from the end its shift and its anchor.
-
-    Labels overlap neither each other nor the end of an arrow; one without room is empty.
-    """
+    """Return the longest arrows with column, end and label; a label that would overlap is empty."""
     most = max(map(abs, (*first, *second)), default=0.0) or 1.0
-    ends = [(n, 0.5 + 0.44 * first[n] / most, 0.5 - 0.44 * second[n] / most) for n in longest(first, second)]
+    order = sorted(range(len(first)), key=lambda n: -math.hypot(first[n], second[n]))[:_MOST_ARROWS]
+    ends = [(n, 0.5 + 0.44 * first[n] / most, 0.5 - 0.44 * second[n] / most) for n in order]
     taken, drawn = [_boxes(x, y, (-5, -5, 5, 5)) for _, x, y in ends], []
     for place, x, y in ends:
         name, arrow = names[place], (place, x, y, "", 0, 0, "start")
