@@ -1,6 +1,6 @@
-"""docs/report.png: the report of a private fit of the health survey in examples/data, as Chromium shows it.
+"""docs/report.png: the report of a private fit over six simulated hospitals, as Chromium shows it.
 
-The site shows report-dark.png in its place where the reader prefers a dark page.
+The site has report-dark.png in its place where the reader prefers dark pages.
 """
 
 import contextlib
@@ -8,17 +8,24 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 from PIL import Image
 
 from fedpower.cli import main as fedpower
 
-ROOT = Path(__file__).parent.parent
-DATA = ROOT / "examples" / "data"
-PICTURES = {"light": ROOT / "docs" / "report.png", "dark": ROOT / "docs/site/static/report-dark.png"}
-COLOURS = 256
+DOCS = Path(__file__).parent.parent / "docs"
+PICTURES = {"light": DOCS / "report.png", "dark": DOCS / "site" / "static" / "report-dark.png"}
+COLUMNS = (
+    "age", "body mass index", "systolic pressure", "diastolic pressure", "heart rate", "hdl", "ldl",
+    "triglycerides", "glucose", "hba1c", "creatinine", "haemoglobin",
+)  # fmt: skip
+SILOS = {"north": 9000, "south": 14000, "east": 7000, "west": 5000, "coast": 11000, "isles": 2500}
+EPSILON, CAP, ROW_NORM = "0.5", "2", "6"
+COLOURS = 128
 
 
-def main(width: int = 900, height: int = 1500) -> None:
+def main(width: int = 900, height: int = 2250) -> None:
     """Fit, and take both pictures."""
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
         fit()
@@ -31,12 +38,16 @@ def main(width: int = 900, height: int = 1500) -> None:
 
 
 def fit() -> None:
-    """Write ledgers into the working directory, and the result of a fit."""
-    silos = [DATA / f"{name}.csv" for name in ("north", "south", "east")]
-    for silo in silos:
-        run("ledger", "create", f"ledgers/{silo.stem}.ledger", "--epsilon", "3", "--delta", "1e-6")
-    book = ["--codebook", str(DATA / "codebook.toml")]
-    run("fit", *map(str, silos), *book, "-k", "2", "--epsilon", "1", "--ledger", "ledgers")
+    """Write hospitals and their ledgers into the working directory, and the result of a fit."""
+    rng = np.random.default_rng(7)
+    directions = np.linalg.qr(rng.standard_normal((len(COLUMNS), 3)))[0] * [1.6, 1.1, 0.8]
+    for name, n_rows in SILOS.items():
+        hidden = rng.standard_normal((n_rows, 3)) @ directions.T
+        rows = hidden + 0.3 * rng.standard_normal((n_rows, len(COLUMNS)))
+        pd.DataFrame(rows, columns=COLUMNS).to_parquet(f"{name}.parquet")
+        run("ledger", "create", f"ledgers/{name}.ledger", "--epsilon", CAP, "--delta", "1e-6")
+    files = [f"{name}.parquet" for name in SILOS]
+    run("fit", *files, "-k", "3", "--epsilon", EPSILON, "--row-norm", ROW_NORM, "--ledger", "ledgers")
 
 
 def run(*words: str) -> None:
