@@ -87,7 +87,7 @@ def test_transform_takes_the_path_of_a_file(frame, tmp_path):
     for path in (tmp_path / "one.csv", str(tmp_path / "one.csv")):
         np.testing.assert_allclose(model.transform(path), model.transform(frame), atol=1e-10)
     frame.drop(columns="b").to_csv(tmp_path / "two.csv", index=False)
-    with pytest.raises(InputError, match=r"two\.csv must have every column of the fit, got none named 'b'"):
+    with pytest.raises(InputError, match=r"two\.csv must have every column of the fit, got no 'b'"):
         model.transform(tmp_path / "two.csv")
 
 

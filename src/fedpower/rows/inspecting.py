@@ -20,8 +20,8 @@ from fedpower.rules.expressions import MISSING, Cells, compiled, problems_in, st
 from fedpower.rules.rules import Rule
 from fedpower.values import Vector, pl
 
-_Type = Literal["number", "yes/no", "date", "text", "nothing", "untold"]
-"""What cells are; ``untold`` where a table does not say, because it stores them as text."""
+_Type = Literal["number", "yes/no", "date", "text", "nothing", "unknown"]
+"""What cells are; ``unknown`` where a table stores them as text."""
 
 _ROWS = 2**16
 """Rows that are read together; of a fit's tables the first so many are inspected before it begins."""
@@ -152,7 +152,7 @@ def look_at(source: RowSource) -> list[ColumnLook]:
     """Return what every column of a table holds, from all of its rows."""
     if not isinstance(source, TableSource):
         raise InputError(
-            f"{source.name} must be a table with named columns to be inspected, got rows without"
+            f"{source.name} must be a table with named columns to be inspected, got unnamed columns"
         )
     columns = [ColumnLook(name=name) for name in source.columns]
     for part, _, batch in source.table.batches(source.columns, _ROWS):
@@ -170,7 +170,7 @@ def stored_types(source: RowSource) -> dict[str, _Type]:
         if dtype in (pl.Date, pl.Datetime):
             return "date"
         is_number = dtype is not None and dtype.is_numeric()
-        return "yes/no" if dtype == pl.Boolean else "number" if is_number else "untold"
+        return "yes/no" if dtype == pl.Boolean else "number" if is_number else "unknown"
 
     return {name: type_of(source.table.cells[name].dtype) for name in source.columns}
 
@@ -220,15 +220,15 @@ def _drafted(name: str, kinds: set[_Type]) -> tuple[dict[str, Any], str]:
     if not name:
         return {"kind": "drop"}, "it has no name"
     if _is_named_like_an_id(name):
-        return {"kind": "drop"}, "by its name an id; if it is a measurement, give its kind"
-    known = kinds - {"untold", "nothing"}
+        return {"kind": "drop"}, "named like an id; if it is a measurement, give its kind"
+    known = kinds - {"unknown", "nothing"}
     if len(known) > 1:
-        return {"kind": ""}, "tables differ in its type: fill in its kind, or levels"
+        return {"kind": ""}, "its type differs between tables: fill in its kind, or levels"
     if "text" in known:
-        return {"levels": []}, "fill in the words of the form"
+        return {"levels": []}, "fill in the possible words"
     if "date" in known:
         rule = {"kind": "date", "origin": "", "unit": "days", "missing": "offset"}
-        return rule, "fill in the day that is 0"
+        return rule, "fill in the day that counts as 0"
     if known:
         return {"kind": known.pop(), "missing": "offset"}, ""
     return {"kind": ""}, "fill in its kind, or levels"
