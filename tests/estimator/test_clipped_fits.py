@@ -54,7 +54,7 @@ def test_a_fit_finds_the_components_and_says_what_it_spent(rows, truth, aggregat
     folder = model.save(tmp_path / "result")
     assert np.array_equal(load(folder).components, model.components_)
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "sums of clipped products" in page
+    assert "Sums of clipped products" in page
     assert ("masked sums" in page) == (aggregation == "secure")
 
 
@@ -91,5 +91,5 @@ def test_a_plan_tells_of_ways_that_are_clearly_better():
     assert any("clipped" in remark for remark in made.remarks)
     facts = {"sizes": [4000, 4000], "n_features": 30, "spectrum": [0.3, 0.2, 0.01]}
     (better,) = plan(FedPCA(2, noise="step", center=False, standardize=False), **facts).remarks[:1]
-    assert "noise='covariance' is predicted to be more accurate" in better
+    assert "noise='covariance' should be more accurate" in better
     assert plan(FedPCA(2, center=False), **facts).remarks == ()

@@ -120,7 +120,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "text": (with_column(CELL), "column 'extra' of X must hold numbers, got type String at row 1"),
     "text late": (with_column([1.0] * 59 + [CELL]), "'extra' of X must hold numbers, got text at row 60"),
     "text that looks like a number": (with_column("1"), "'extra' of X must hold numbers, got type String"),
-    "categories": (with_column(pd.Categorical([CELL] * 60)), "got type Categorical at row 1"),
     "times": (with_column(pd.Timestamp(DAY)), "must hold numbers, got dates or times at row 1"),
     "dates": (with_column(DAY), "must hold numbers, got text at row 1"),
     "durations": (with_column(pd.Timedelta(3, "h")), "must hold numbers, got dates or times at row 1"),
