@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files as resources
 from typing import Any, Literal
 
 import numpy as np
@@ -16,8 +17,10 @@ from fedpower.rows.plink import PlinkSource
 from fedpower.rows.ruled import rules_of_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
+from fedpower.rules.codebook import FORMAT
 from fedpower.rules.expressions import MISSING, Cells, compiled, problems_in, staged
 from fedpower.rules.rules import Rule
+from fedpower.toml import as_toml, toml_key
 from fedpower.values import Vector, pl
 
 _Type = Literal["number", "yes/no", "date", "text", "nothing", "unknown"]
@@ -162,6 +165,16 @@ def look_at(source: RowSource) -> list[ColumnLook]:
     return [column.finish(types[column.name]) for column in columns]
 
 
+def together(looks: Sequence[ColumnLook]) -> ColumnLook:
+    """Return what a column holds in several files."""
+    lows, highs = ([x for look in looks if (x := getattr(look, end)) is not None] for end in ("low", "high"))
+    levels: Counter[str] | None = Counter()
+    for look in looks:
+        levels = None if levels is None or look.levels is None else levels + Counter(look.levels)
+    ordered = None if levels is None else dict(levels.most_common())
+    return replace(looks[0], levels=ordered, low=min(lows, default=None), high=max(highs, default=None))
+
+
 def stored_types(source: RowSource) -> dict[str, _Type]:
     """Return the types under which a table stores its columns, which are public."""
     assert isinstance(source, TableSource), "it was inspected"
@@ -232,3 +245,19 @@ def _drafted(name: str, kinds: set[_Type]) -> tuple[dict[str, Any], str]:
     if known:
         return {"kind": known.pop(), "missing": "offset"}, ""
     return {"kind": ""}, "fill in its kind, or levels"
+
+
+_PUBLIC = "# Drafted from names and stored types alone: no row has a part in it.\n"
+_CONFIDENTIAL = (
+    "# Confidential: drafted from rows. Do not send; propose a code book from what you know instead.\n"
+)
+
+
+def drafted(types: list[dict[str, Any]], *, from_rows: bool) -> str:
+    """Return the text of a draft of a code book."""
+    help = resources("fedpower.rules").joinpath("draft.toml").read_text(encoding="utf-8")
+    head = (_CONFIDENTIAL if from_rows else _PUBLIC) + help
+    lines = [f"{head}format = {as_toml(FORMAT)}", "", "[rules]"]
+    for column, (rule, hint) in draft_of(types).items():
+        lines.append(f"{toml_key(column)} = {as_toml(rule)}{f'  # {hint}' if hint else ''}")
+    return "\n".join(lines) + "\n"
