@@ -121,7 +121,7 @@ docs: $(DOCS)  ## build the documentation into build/site (two minutes at most);
 docs-results: setup  ## write the tables of the documents from recorded results
 	$(BIN)/python -m benchmarks render
 
-docs-report: setup  ## docs/report.png, a picture of a report
+docs-report: setup  ## docs/report.png and its dark twin, pictures of a report
 	scripts/install-chromium
 	$(BIN)/python scripts/report_picture.py
 

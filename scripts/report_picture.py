@@ -1,4 +1,7 @@
-"""docs/report.png: the report of a private fit over six simulated hospitals, as Chromium shows it."""
+"""docs/report.png: the report of a private fit over six simulated hospitals, as Chromium shows it.
+
+The site has report-dark.png in its place where the reader prefers dark pages.
+"""
 
 import contextlib
 import subprocess
@@ -11,7 +14,8 @@ from PIL import Image
 
 from fedpower.cli import main as fedpower
 
-PICTURE = Path(__file__).parent.parent / "docs" / "report.png"
+DOCS = Path(__file__).parent.parent / "docs"
+PICTURES = {"light": DOCS / "report.png", "dark": DOCS / "site" / "static" / "report-dark.png"}
 COLUMNS = (
     "age", "body mass index", "systolic pressure", "diastolic pressure", "heart rate", "hdl", "ldl",
     "triglycerides", "glucose", "hba1c", "creatinine", "haemoglobin",
@@ -22,13 +26,15 @@ COLOURS = 128
 
 
 def main(width: int = 900, height: int = 2250) -> None:
-    """Fit, and take the picture."""
+    """Fit, and take both pictures."""
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
         fit()
-        shoot(Path("result/report.html"), Path("report.png"), width, height)
-        with Image.open("report.png") as taken:
-            taken.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(PICTURE, optimize=True)
-    print(f"{PICTURE}: {PICTURE.stat().st_size / 1000:.0f} kB")
+        for scheme, picture in PICTURES.items():
+            shoot(Path("result/report.html"), Path("report.png"), width, height, dark=scheme == "dark")
+            with Image.open("report.png") as taken:
+                few = taken.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+            few.save(picture, optimize=True)
+            print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")
 
 
 def fit() -> None:
@@ -50,7 +56,7 @@ def run(*words: str) -> None:
     assert not status, words
 
 
-def shoot(page: Path, picture: Path, width: int, height: int) -> None:
+def shoot(page: Path, picture: Path, width: int, height: int, *, dark: bool) -> None:
     """Write what a window of this size shows of a page."""
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run(
@@ -59,7 +65,7 @@ def shoot(page: Path, picture: Path, width: int, height: int) -> None:
                 "--no-first-run", "--disable-background-networking", "--disable-component-update",
                 "--disable-sync", "--hide-scrollbars", f"--user-data-dir={profile}",
                 f"--window-size={width},{height}", f"--screenshot={picture.absolute()}",
-                page.absolute().as_uri(),
+                *(["--force-dark-mode"] if dark else []), page.absolute().as_uri(),
             ],
             check=True,
             capture_output=True,

@@ -1,4 +1,4 @@
-"""The errors that a user can meet: one sentence each; the command line prints it and exits with 2."""
+"""Errors with one-sentence messages; the command line prints them and exits with status 2."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ class FedpowerError(ValueError):
 
 
 class InputError(FedpowerError):
-    """Data, a file or a parameter that cannot be used as it is."""
+    """Data, a file or a parameter that cannot be used."""
 
 
 class CellError(InputError):
-    """Cells that are not numbers and that no rule covers: reported by column and row, never quoted.
+    """Cells that are not numbers and have no rule. The message has column and row, never the cell.
 
     The message groups several problems by kind; ``problems`` has a sentence for each, by table.
     """
@@ -29,15 +29,15 @@ class CellError(InputError):
 
 
 class NoRowsError(InputError):
-    """Data without a single row."""
+    """Data without rows."""
 
 
 class BudgetError(FedpowerError):
-    """A release that would overspend a silo's own privacy cap; nothing was charged and nothing left."""
+    """A release beyond a silo's privacy cap; nothing was charged and nothing left the silo."""
 
 
 class LedgerError(FedpowerError):
-    """A ledger file that is missing, corrupt, foreign or not private to its owner."""
+    """A ledger file that is missing, damaged, of another silo, or readable by others."""
 
 
 class ProtocolError(FedpowerError):
@@ -45,7 +45,7 @@ class ProtocolError(FedpowerError):
 
 
 class RefusedError(ProtocolError):
-    """A silo refused, and would refuse again: something must be settled before the next try."""
+    """A silo refused and would refuse again, until its reason is resolved."""
 
 
 def require(condition: bool, name: str, must: str, value: object, hint: str = "") -> None:

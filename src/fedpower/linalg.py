@@ -259,13 +259,13 @@ def spectrum_and_leading(matrix: Array, count: int) -> tuple[Array, Array]:
 
     # Both are of one tridiagonal form, which takes nearly all of the time.
     size = int(lapack.dsytrd_lwork(dim, lower=1)[0])
-    made, diagonal, beside, scales, _ = lapack.dsytrd(matrix, lower=1, lwork=size)
+    made, diagonal, off_diagonal, scales, _ = lapack.dsytrd(matrix, lower=1, lwork=size)
     last = (dim - count, dim - 1)
-    vectors = np.asfortranarray(eigh_tridiagonal(diagonal, beside, select="i", select_range=last)[1])
+    vectors = np.asfortranarray(eigh_tridiagonal(diagonal, off_diagonal, select="i", select_range=last)[1])
     reflectors = made[1:, :-1]
     size = int(lapack.dormqr("L", "N", reflectors, scales, vectors[1:], -1)[1][0])
     vectors[1:] = lapack.dormqr("L", "N", reflectors, scales, vectors[1:], size)[0]
-    return np.asarray(eigvalsh_tridiagonal(diagonal, beside), dtype=np.float64)[::-1], vectors[:, ::-1]
+    return np.asarray(eigvalsh_tridiagonal(diagonal, off_diagonal), dtype=np.float64)[::-1], vectors[:, ::-1]
 
 
 # --- noised symmetric matrices and products: how large noise is, what is there without it ---

@@ -19,7 +19,7 @@ from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules
 
 Group = Literal["main", "rows", "privacy", "solver", "paper", "rounds", "running"]
-"""Under which heading help lists an option."""
+"""The heading under which help lists an option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,16 +165,16 @@ class Upload(_Value):
     name: ClassVar[str] = "upload"
     noises: ClassVar[tuple[str, ...]] = ("none", "covariance")  # what may be noised with it
     iteration_rank: int | None = setting(
-        None, "Columns of the iterated basis; k + 10 by default.", "count", "solver", section="components"
+        None, "Columns of the iterated basis; by default k + 10.", "count", "solver", section="components"
     )
 
 
 class Iterative(Upload):
-    """What solvers that take several rounds have in common."""
+    """Settings of solvers that take several rounds."""
 
     noises: ClassVar[tuple[str, ...]] = ("none", "covariance", "step", "paper")
 
-    n_steps: int | None = setting(None, "Power steps in total; by default until --tol.", "count", "paper")
+    n_steps: int | None = setting(None, "Total power steps; by default until --tol.", "count", "paper")
     tol: float = setting(1e-9, "Stop when a round changes the subspace by sin θ ≤ this.", "tol", "solver")
     max_rounds: int = setting(500, "Stop after this many rounds.", "count", "solver")
     n_participants: int | None = setting(
@@ -234,18 +234,11 @@ class PowerMethod(Iterative):
     name: ClassVar[str] = "fedpower"
     schedule: Any = setting("every", "Steps with a round, e.g. 2,4,5.", None, "paper")
     local_steps: int = setting(1, "Power steps between two rounds.", "count", "paper")
-    drift_correction: bool = setting(
-        False, "Correct local steps for differences between silos.", "flag", "paper"
-    )
+    drift_correction: bool = setting(False, "Correct local steps for silo differences.", "flag", "paper")
     alignment: str = setting(
-        "procrustes",
-        "How bases are rotated before they are averaged.",
-        ("procrustes", "sign", "identity"),
-        "paper",
+        "procrustes", "How bases are rotated before averaging.", ("procrustes", "sign", "identity"), "paper"
     )
-    reference: str = setting(
-        "first", "Basis to which they are rotated.", ("first", "active", "broadcast"), "paper"
-    )
+    reference: str = setting("first", "Basis to rotate to.", ("first", "active", "broadcast"), "paper")
 
 
 Solver = Upload | Krylov | PowerMethod
@@ -257,7 +250,7 @@ Solver = Upload | Krylov | PowerMethod
 class _Rounds(_Value):
     min_silos: int | None = setting(None, "Fewest silos with which a round continues.", "count", "rounds")
     deadline: float | None = setting(
-        None, "Seconds after which a round continues without the rest.", "positive", "rounds"
+        None, "Seconds after which a round continues without missing silos.", "positive", "rounds"
     )
 
 
@@ -403,22 +396,17 @@ class Options(_Value):
         option="-k --components",
     )
     epsilon: float = setting(
-        1.0,
-        "Privacy budget per silo; 1 is usual, inf is exact and NOT private.",
-        "positive",
-        section="privacy",
+        1.0, "Budget of each silo; 1 is usual, inf is exact and NOT private.", "positive", section="privacy"
     )
-    delta: float | None = setting(
-        None, "The δ of the promise; by default from the number of rows.", "share", "privacy"
-    )
+    delta: float | None = setting(None, "δ of (ε, δ); by default from row counts.", "share", "privacy")
     center: bool = setting(
         True, "Centre on the pooled mean (default), also after --center-file.", "flag", "rows"
     )
     standardize: bool = setting(
-        True, "Correlations (default), or covariances in the columns' own units.", "flag", "rows"
+        True, "Use correlations (default), or covariances in the columns' own units.", "flag", "rows"
     )
     whiten: bool = setting(False, "Divide scores by their standard deviations.", "flag", option=None)
-    ranges: Any = setting(None, "Between which numbers cells of columns are.", section="columns", option=None)
+    ranges: Any = setting(None, "Smallest and largest value of each column.", section="columns", option=None)
     codebook: CodeBook | None = setting(None, "Code book with rules and numbers of columns.", option=None)
     unit: Any = None
     noise: Any = Noise()
@@ -426,20 +414,16 @@ class Options(_Value):
         "plain", "Sum of the silos: plain, or secure with less noise.", AGGREGATIONS, "privacy"
     )
     solver: Any = setting("auto", "How components are computed; auto chooses.", SOLVERS, "solver")
-    device: str | None = setting(
-        None, "PyTorch device for the silos' arithmetic, e.g. cuda.", "text", "running"
-    )
+    device: str | None = setting(None, "PyTorch device of the silos, e.g. cuda.", "text", "running")
     random_state: Any = setting(
         None,
-        "Seed of start basis and sampling; never of noise.",
+        "Seed of start and sampling; never of noise.",
         None,
         "running",
         section="solver",
         option="--seed",
     )
-    n_jobs: int | None = setting(
-        None, "Number of silos that compute at the same time.", "jobs", "running", option="--jobs"
-    )
+    n_jobs: int | None = setting(None, "Silos that work in parallel.", "jobs", "running", option="--jobs")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -463,17 +447,17 @@ class Options(_Value):
 
     @property
     def network(self) -> Edge | Node | None:
-        """What is protected of networks; None where silos hold rows."""
+        """What is protected in networks; None where silos hold rows."""
         return self.unit if isinstance(self.unit, Edge | Node) else None
 
     @property
     def person(self) -> Person:
-        """Who is protected; without a column, nobody but the rows."""
+        """Who is protected; without a column, each row counts as one person."""
         return self.unit if isinstance(self.unit, Person) else Person()
 
     @property
     def public(self) -> CodeBook:
-        """Public numbers about columns that were given; without any, an empty code book."""
+        """The given public numbers about columns; an empty code book without any."""
         return CodeBook() if self.codebook is None or not self.codebook.is_draft else self.codebook
 
     @property
@@ -493,7 +477,7 @@ class Options(_Value):
 
     @property
     def prepares(self) -> bool:
-        """Whether a fit finds offset, scale and bound privately: where it is given none of them."""
+        """Whether a fit finds offset, scale and bound privately, because none of them is given."""
         return (
             self.is_private
             and self.network is None
@@ -506,7 +490,7 @@ class Options(_Value):
 
     @property
     def takes_gaps(self) -> bool:
-        """Whether missing numbers count for nothing: where an offset is found, or in a code book."""
+        """Whether missing numbers are allowed: an offset is found, or a code book has one."""
         return self.prepares or self.book is not None
 
     @property
@@ -517,7 +501,7 @@ class Options(_Value):
 
     @property
     def paper_settings(self) -> tuple[str, ...]:
-        """The names of options that were given and that only the paper's method has."""
+        """The names of given options that only the paper's method has."""
         only = {name for name, known in FLAT.items() if known.group == "paper"} - {"participation"}
         return tuple(name for name in self.solver.given() if name in only)
 
@@ -587,7 +571,7 @@ def from_flat(given: Mapping[str, Any]) -> Options:
     book = left.pop("codebook", None)
     if numbers and book is not None and not book.is_draft:
         first = next(iter(numbers))
-        raise InputError(f"{first} must be left out with a code book that has the columns' numbers")
+        raise InputError(f"{first} must be left out, because the code book has the columns' numbers")
     if numbers:
         book = replace(book or CodeBook(), **numbers)
     of_unit = ("network", "unit", "rows_per_unit", "edge_weight")
@@ -606,7 +590,7 @@ def _unit_of(network: str | None, column: Any, rows: Any, weight: Any) -> Unit |
     if network is None:
         return None if column is None and rows is None else Person(column, 1 if rows is None else rows)
     FLAT["network"].check("network", network)
-    require(column is None, "unit", "left out of networks, where edges or rows are protected", column)
+    require(column is None, "unit", "left out for networks, which protect edges or rows", column)
     is_edge = network == "edge"
     require(weight is None or is_edge, "edge_weight", "left out unless edges are protected", weight)
     return Edge(weight) if is_edge else Node()
@@ -653,6 +637,6 @@ def check_sums_are_noised(aggregation: str, epsilon: float) -> None:
     """Refuse secure sums without noise: a coordinator can make them reveal what one silo holds."""
     if aggregation == "secure" and math.isinf(epsilon):
         raise InputError(
-            "aggregation='secure' must have a finite epsilon, got epsilon=inf; exact sums under masks can be "
-            "made to reveal one silo, so use aggregation='plain' or a finite epsilon"
+            "aggregation='secure' must have a finite epsilon, got epsilon=inf; without noise, secure sums "
+            "can reveal a single silo"
         )

@@ -200,16 +200,16 @@ def test_what_a_table_of_one_rating_a_row_may_not_hold_is_refused():
     refused("must name the person in every row", lambda: model.fit_silos({"all": nobody}))
     refused("got 'when'", lambda: model.fit_silos({"all": table.assign(when=1.0)}))
     by_unit = FedCovariance(epsilon=float("inf"), codebook=book(LONG), unit="user")
-    refused("must have one row a person to be given unit", lambda: by_unit.fit_silos({"all": table}))
+    refused("must have one row per person to be used with unit", lambda: by_unit.fit_silos({"all": table}))
 
 
 def test_ratings_are_never_prepared_and_completion_takes_nothing_else():
     rows, model = ratings(300), Completion(2)
     mixed = {**WIDE, "film 10": {"kind": "number", "missing": 0.0}}
     plain = FedCovariance(epsilon=float("inf")).fit(np.nan_to_num(rows)).release_
-    refused("must have a bound on the norm of a row", lambda: released(rows, 1.0))
+    refused("must have a bound on row norms", lambda: released(rows, 1.0))
     refused("without offsets and scales", lambda: model.fit(released(rows, scale=[2.0] * 20)))
-    refused("must be of ratings", lambda: model.fit(plain))
+    refused("must have only columns with rules of kind 'rating'", lambda: model.fit(plain))
     refused("got other columns too", lambda: model.fit(released(rows, codebook=book(mixed))))
     refused("below the 10 items", lambda: Completion(10).fit(released(rows)))
 

@@ -145,9 +145,12 @@ def test_tests_of_means_are_z_tests_and_with_factors_those_of_the_residuals(rele
         (Regression("weight"), "a column must be one of the covariance's, got 'weight'"),
         (Regression("age", alpha=-1), "alpha must be 0 or more"),
         (Regression("age", predictors=["age"]), "predictors must be columns other than the target"),
-        (Regression("age", n_components=7), "n_components must be at most the 6 predictors, got 7"),
-        (AdjustedPCA(1, covariates=NAMES), "covariates must be some of the columns and not all"),
-        (AdjustedPCA(7, covariates=["age"]), "n_components must be at most the 6 columns that are left"),
+        (
+            Regression("age", n_components=7),
+            "n_components must be at most 6, the number of predictors, got 7",
+        ),
+        (AdjustedPCA(1, covariates=NAMES), "covariates must be some of the columns, but not all"),
+        (AdjustedPCA(7, covariates=["age"]), "n_components must be at most 6, the number of other columns"),
         (ProcessMonitor(7), "n_components must be at most 6, below the 7 columns, got 7"),
         (Correlations(level=95), "level must be a number between 0 and 1, got 95"),
         (MeanTests(7), "n_factors must be at most 6, below the 7 columns"),
@@ -173,11 +176,11 @@ def test_what_cannot_be_is_refused_in_one_sentence(model, sentence, release):
 def test_columns_that_do_not_vary_or_follow_from_others_are_named(model, said):
     rows = np.random.default_rng(0).standard_normal((100, 5))
     rows[:, 2] = 7.0
-    with pytest.raises(InputError, match=f"{said}got 'x2', which does not vary"):
+    with pytest.raises(InputError, match=f"{said}got 'x2', which is constant"):
         model.fit(FedCovariance(epsilon=float("inf")).fit(rows).release_)
     if said:
         rows[:, 2] = rows[:, 1]
-        with pytest.raises(InputError, match=f"{said}some that follow from others"):
+        with pytest.raises(InputError, match=f"{said}a column that others determine"):
             model.fit(FedCovariance(epsilon=float("inf")).fit(rows).release_)
 
 

@@ -166,17 +166,17 @@ def test_what_cannot_be_ranked_is_refused_in_one_sentence():
 
     odds, points = Ranking("bradley-terry"), release(TABLE, "points", codebook=POINTS)
     apart = TABLE[TABLE["winner"].isin(ITEMS[:3]) == TABLE["loser"].isin(ITEMS[:3])]
-    refused("must tie all items together to be ranked", Ranking(), release(apart))
-    refused("an item that wins or loses nearly all", odds, release(TABLE[TABLE["loser"] != "ash"]))
+    refused("must connect all items", Ranking(), release(apart))
+    refused("an item that wins or loses nearly always", odds, release(TABLE[TABLE["loser"] != "ash"]))
     # Whoever lost to nobody has no finite score, however few the others are.
     beaten = pd.DataFrame({"winner": ["ash", "ash", "elm"], "loser": ["elm", "oak", "oak"]})
     others = TABLE[~TABLE[["winner", "loser"]].isin(["ash"]).any(axis=1)]
     refused("must be finite", odds, release(pd.concat([others, beaten], ignore_index=True)))
-    refused("got margins in 'points'; take least squares", odds, points)
+    refused("got margins in 'points'; use least squares", odds, points)
     refused("method must be one of", Ranking("elo"), points)  # type: ignore[arg-type]
     other = FedCovariance(epsilon=EXACT).fit(signed(TABLE)).release_
-    refused("must be of comparisons to be ranked", Ranking(), other)
-    with pytest.raises(InputError, match="got margins in 'points'; take the difference"):
+    refused("must be of comparisons, got another", Ranking(), other)
+    with pytest.raises(InputError, match="got margins in 'points'; use the difference"):
         Ranking().fit(points).win_probability("ash", "oak")
-    with pytest.raises(InputError, match="must be one of those that were ranked, got 'yew'"):
+    with pytest.raises(InputError, match="must be one of the ranked items, got 'yew'"):
         Ranking().fit(release(TABLE)).win_probability("ash", "yew")

@@ -58,7 +58,7 @@ def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_re
     listed = keys()
     said = run("study", "init", "s.toml", *STUDY, "--epsilon", "inf", *listed)
     assert (said.exit_code, said.stdout) == (2, "")
-    assert "must have a finite epsilon, got epsilon=inf; exact sums under masks" in said.stderr
+    assert "must have a finite epsilon, got epsilon=inf; without noise, secure sums" in said.stderr
     assert not (here / "s.toml").exists()
     path = write_study(*listed)
     path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = inf"))
@@ -310,15 +310,15 @@ node start . north.toml | must be a kit
 node start kits/north none.toml | none.toml
 node start kits/north agrees.toml | agreed to the study 0000
 node start kits/north west.toml | the kit of the silo 'west'
-node start kits/runner north.toml | must be the kit of the silo 'north', got that of 'runner'
-node start kits/south north.toml | the kit of the silo 'north', got that of 'south'
+node start kits/runner north.toml | must be the kit of the silo 'north', got the kit of 'runner'
+node start kits/south north.toml | the kit of the silo 'north', got the kit of 'south'
 node start kits/north lost.toml | lost.ledger
 node approve kits/north lost.toml | fedpower ledger create
-node start kits/north lungs.toml | got that of data set 'heart'; give
-node start kits/north changed.toml | version '1', got others
+node start kits/north lungs.toml | got the ledger of data set 'heart'; use
+node start kits/north changed.toml | version '1' in its ledger, got other data
 node start kits/south south.toml | must be a file that exists, got none
 study run elsewhere/study.toml | must be a kit made by
-study run study.toml --kit kits/north | the kit of the runner, got that of 'north'
+study run study.toml --kit kits/north | the kit of the runner, got the kit of 'north'
 study run other.toml --kit kits/runner | --kit must be of study
 study run study.toml -o occupied | occupied
 study run study.toml --resume | a run of this study to resume
@@ -326,7 +326,7 @@ study run study.toml --local 2 | all 3 silos
 study run study.toml --local 3 --data occupied | 'north'
 study run study.toml --separator , | --separator must go with --local
 study run study.toml --local 3 --drop nr | --drop must go with --data
-study status study.toml --kit kits/south | of the runner, got that of
+study status study.toml --kit kits/south | of the runner, got the kit of
 node ca-init none.toml -o new | must exist, got no file at
 node ca-init study.toml -o occupied | occupied must be new or empty
 node ca-init runner.toml -o new | 'runner'
@@ -335,7 +335,7 @@ node request study.toml west | got 'west'
 node request study.toml north | must be new or empty
 node sign occupied study.toml | occupied must be an authority
 node renew nowhere study.toml | nowhere must be an authority
-node accept occupied study.toml | must hold the request that was signed and no other, got 0
+node accept occupied study.toml | must hold exactly one request, the signed one, got 0
 node status occupied | must be a kit
 """
 """Each a command and a part of its sentence."""

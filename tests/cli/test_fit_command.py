@@ -161,7 +161,7 @@ def test_ledgers_are_charged_once_for_the_same_question(here):
 
 def test_what_one_silo_cannot_afford_costs_nobody(here):
     make_ledgers()
-    for owner, reason in (("poor", "poor"), ("east", "this release would spend epsilon=1 ")):
+    for owner, reason in (("poor", "poor"), ("east", "this release needs epsilon=1 ")):
         succeed("ledger", "create", f"{owner}/l", "--silo", owner, "--epsilon", 0.5, "--delta", 1e-6)
         said = run("fit", *FILES, *PRIVATE, "--ledger", ".", "--ledger", f"east={owner}/l", "-o", "o")
         assert said.exit_code == 2
@@ -200,13 +200,13 @@ def test_what_is_left_is_the_same_in_a_budget_and_in_a_refusal(here):
     assert "the next fit may use up to 0.5" in succeed("ledger", "show", "north.ledger").stdout
     words = ("-k", 2, "--row-norm", 10, "--ledger", ".", "--delta", 1e-6)
     said = run("fit", "north.csv", *words, "--epsilon", 0.6, "-o", "out")
-    assert "silo 'north' has 0.5 left at delta=1e-06; ask for epsilon<=0.5," in said.stderr
+    assert "silo 'north' has 0.5 left at delta=1e-06; use epsilon<=0.5," in said.stderr
     succeed("fit", "north.csv", *words, "--epsilon", 0.5, "-o", "out")
 
 
 def test_a_private_fit_warns_of_a_large_delta_and_says_that_nothing_recorded_it(here):
     said = succeed("fit", *FILES, *PRIVATE, "--delta", 0.5, "-o", "large")
-    assert "Warning: delta should be below 1/rows of every silo, got 0.5 where one has" in said.stderr
+    assert "Warning: delta should be below 1/40, as a silo has 40 rows, got 0.5" in said.stderr
     promise = "Privacy: ε = 1, δ = 0.5 per row, against the coordinator and the public. No ledger recorded it"
     assert (promise in said.stdout, "Assumptions:" in said.stdout) == (True, False)
     assert load("large").run["privacy"]["private"]

@@ -165,7 +165,7 @@ def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_dec
     connection.close()
     refused = run("fit", *words, "-o", "three")
     assert refused.exit_code == 2
-    assert "'north' must be those that its ledger knows as version '1', got others" in refused.stderr
+    assert "'north' must match version '1' in its ledger, got other data" in refused.stderr
     third = fit("three", "--data-version", "north=2")
     assert third[0] != first[0]
     assert third[1] != first[1]
@@ -306,8 +306,8 @@ def test_private_communities_say_what_is_protected(layers, words):
 @pytest.mark.parametrize(
     ("file", "most", "said"),
     [
-        ("north.csv", 0.5, "edges weigh more than --edge-weight and are capped at it"),
-        ("north.csv", "1e9", "no edge weighs more than 1e-09 of --edge-weight, for which noise is made"),
+        ("north.csv", 0.5, "edges weigh more than --edge-weight and are capped"),
+        ("north.csv", "1e9", "no edge weighs more than 1e-09 of --edge-weight, which sets the noise"),
     ],
 )
 def test_what_a_maximum_does_to_edges_is_for_the_operator(layers, file, most, said):

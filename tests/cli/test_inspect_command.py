@@ -70,7 +70,7 @@ def test_an_owner_sees_types_missing_cells_levels_and_what_to_doubt(wards):
 OPEN = '{ kind = "" }  # fill in its kind, or levels\n'
 NUMBER = '{ kind = "number", missing = "offset" }\n'
 RULES_OF_TEXT = (
-    '\npatient_id = { kind = "drop" }  # by its name an id; if it is a measurement, give its kind\n'
+    '\npatient_id = { kind = "drop" }  # named like an id; if it is a measurement, give its kind\n'
     f"age = {OPEN}sex = {OPEN}smoker = {OPEN}seen = {OPEN}cd4 = {OPEN}"
 )
 
@@ -142,7 +142,7 @@ def test_a_query_of_duckdb_tells_its_types(wards):
     assert drafted("ward.toml").split("[rules]\n")[1] == (
         f'age = {NUMBER}smoker = {{ kind = "yes/no", missing = "offset" }}\n'
         'seen = { kind = "date", origin = "", unit = "days", missing = "offset" }  '
-        f"# fill in the day that is 0\nsex = {OPEN}"
+        f"# fill in the day that counts as 0\nsex = {OPEN}"
     )
 
 

@@ -38,7 +38,7 @@ def test_a_plan_takes_the_options_that_its_own_sentences_name():
     assert [way["aggregation"] for way in ways if way["chosen"]] == ["secure"]
     assert {way["aggregation"] for way in ways} == {"plain", "secure"}
     steps = invoke(*FACTS, "--no-standardize", "--noise", "step", "--spectrum", "0.2,0.1,0.08,0.01")
-    assert "is predicted to be more accurate" in steps
+    assert "should be more accurate" in steps
     uneven = ["--n-features", "30", "--rows", "20000,1,1,1", "-k", "3", "--epsilon", "1"]
     assert "silo-2 (1 rows), silo-3 (1 rows), silo-4 (1 rows)" in invoke(*uneven)
     assert "(1 rows)" not in invoke(*uneven, "--weights", "noise")
@@ -63,7 +63,7 @@ def test_a_guess_is_in_the_units_of_the_rows_where_their_bound_is_given():
     for left, right in zip(one["candidates"], other["candidates"], strict=True):
         assert left["error"] == pytest.approx(right["error"])
     out = invoke(*FACTS, "--row-norm", "1", "--gap", "0.05", "--error", "0.1")
-    assert "For a predicted sin θ of 0.1, epsilon=0.61 would be needed with these 20,000 rows" in out
+    assert "A predicted sin θ of 0.1 needs epsilon=0.61 with these 20,000 rows" in out
 
 
 def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path):

@@ -186,11 +186,11 @@ transform model east.csv --id-column pc1 -o scores.csv | pc1
 transform model east.npy --id-column who -o scores.csv | east.npy
 transform model everybody.csv --id-column site -o scores.npy | ids
 analyze regress kept --target weight | weight
-analyze regress kept --target hdl --alpha 1 -k 2 | components
+analyze regress kept --target hdl --alpha 1 -k 2 | must not be used together
 analyze monitor kept -k 2 --rows north.csv | --flags
 analyze means kept --null age=old | --null
 analyze factor kept -k 4 | n_factors
-analyze correlate model | model
+analyze correlate model | covariance
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --solver krylov | --solver
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --colluders 3 | collude
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --identity north=nowhere.pem | identity

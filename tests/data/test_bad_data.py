@@ -96,7 +96,7 @@ FLAWED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "nothing to drop by": (np.ones((2, 3)), {"drop": ["a"]}, "must have column names to drop 'a'"),
     "nothing left": (frame(1), {"drop": ["a"]}, "keep at least one column"),
     "another word for extra": (frame(1), {"columns": ["a"], "extra": "keep"}, "extra must be 'refuse' or"),
-    "a separator for a frame": (frame(1.0), {"separator": ";"}, "must go with text files"),
+    "a separator for a frame": (frame(1.0), {"separator": ";"}, "must be used with text files"),
     "rename is no mapping": (frame(1.0), {"rename": ["a"]}, "rename must be a mapping from names"),
     "an unknown name": (frame(1.0), {"rename": {"weight": "w"}},
                         "rename must be of columns of the data frame, got 'weight', not 'a'"),
@@ -205,7 +205,7 @@ def test_a_typed_file_is_refused_by_its_columns(ending, tmp_path):
     assert re.search("column 'city' of .* must hold numbers, got .* at row 1;", refused(path))
     if ending == ".parquet":
         write(pa.table([[1], [2]], names=["u", "u"]), path)
-        assert "must have distinct column names, got one more than once" in refused(path)
+        assert "must have distinct column names, got a repeated name" in refused(path)
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "csr npz", "parquet", "feather", "csv.gz"])

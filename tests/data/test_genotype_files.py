@@ -98,7 +98,7 @@ def test_variants_are_listed_by_id_or_with_their_frequencies(tmp_path, bed):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "one variant at least"),
+        ("", "at least one variant"),
         ("rs1\nrs1\n", "more than once"),
         ("#ID\tALT\nrs1\tA\n", "with ID, ALT, ALT_FREQS"),
         ("#ID\tALT\tALT_FREQS\nrs1\tA\t1.0\n", "between 0 and 1"),
@@ -153,14 +153,14 @@ def test_it_holds_what_the_bed_file_of_the_same_genotypes_holds(both, max_rows):
     [
         ("one.bed", lambda data: b"\x6c\x1b\x00" + data[3:], "variant by variant"),
         ("one.bed", lambda data: data[:-1], "5 variants of 11 samples"),
-        ("one.fam", None, "must have one.fam beside it"),
+        ("one.fam", None, "must have one.fam next to it"),
         ("one.bim", lambda _: b"1 rs1 0\n", "6 words in every line"),
         ("two.pvar", lambda data: data.replace(b"rs2\tC\tT", b"rs2\tC\tT,G"),
          r"two alleles, got more for 'rs2'.*multiallelics=-"),
-        ("two.pvar", lambda data: data.replace(b"#CHROM", b"CHROM"), "names with CHROM, POS, ID, REF"),
+        ("two.pvar", lambda data: data.replace(b"#CHROM", b"CHROM"), "header with CHROM, POS, ID, REF"),
         ("two.pvar", lambda data: data + b"1\t9\trs9\tA\tC\n", "6 variants of 11 samples, got other bytes"),
         ("two.pgen", lambda _: b"no genotypes", r"must be a \.pgen file of PLINK 2"),
-        ("two.psam", None, r"two\.psam beside it"),
+        ("two.psam", None, r"two\.psam next to it"),
     ],
 )  # fmt: skip
 def test_what_is_no_file_of_genotypes_is_refused_in_one_sentence(tmp_path, file, spoil, sentence):

@@ -83,7 +83,7 @@ REFUSED = {
         listed(source=["a"], target=["b"], weight=["secret"]), {}, "weights of the edges .* be numbers"),
     "a pair without a number": (np.full((4, 4), np.nan), {}, "write 0 where there is no edge"),
     "weights that add up to more than any number": (
-        listed(source=["a", "a"], target=["b", "b"], weight=[1e308, 1e308]), {"unit": "row"}, "add up"),
+        listed(source=["a", "a"], target=["b", "b"], weight=[1e308, 1e308]), {"unit": "row"}, "finite sum"),
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from problems import Array
 
 D = 4
 NAMES = [f"c{place}" for place in range(D)]
-OTHERS = "must hold the same rows whenever it is read"
+OTHERS = "must not change while it is in use"
 
 
 def rows_of(n_rows, seed=0):

@@ -176,7 +176,7 @@ def test_a_file_whose_ids_change_between_the_passes_is_refused(tmp_path):
     changed[np.flatnonzero(ids == ids[0])[0]] = ids[ids != ids[0]][0]
     for other in (changed, ids + 1000):  # or a person who was not counted
         _csv(table_of(rows, other), path)
-        with pytest.raises(InputError, match="must hold the same rows whenever it is read"):
+        with pytest.raises(InputError, match="must not change while it is in use"):
             exact_moment(source, RULE)
 
 
@@ -224,12 +224,12 @@ def test_what_cannot_weigh_rows_refuses_in_one_sentence():
     table = table_of(rows, ids)
     for make, data, unit, sentence in [
         (by_unit, rows, "person", "must be a table with named columns"),
-        (with_ids, sparse.csr_array(rows), ids, "must be dense rows in memory to be given units"),
+        (with_ids, sparse.csr_array(rows), ids, "must be dense rows in memory to be used with units"),
         (with_ids, rows, ids[:-1], "units must have one id per row"),
         (with_ids, rows, ids * 1j, "units must be texts, numbers or days, got dtype complex"),
         (with_ids, rows[:2], np.ma.array([1, 2], mask=[False, True]), "got a missing id at row 2"),
         (by_unit, table, "patient", "unit must be a column of"),
-        (by_unit, table.select(["person"]), "person", "must have a feature besides the ids in 'person'"),
+        (by_unit, table.select(["person"]), "person", "must have at least one column other than 'person'"),
     ]:
         with pytest.raises(InputError, match=sentence):
             make(open_source(data), unit)
@@ -249,7 +249,7 @@ def test_a_device_refuses_persons():
 def test_more_persons_than_sums_have_room_for_are_refused(monkeypatch):
     rows, ids = visits()
     monkeypatch.setattr(units, "_MOST_UNITS", 10)
-    with pytest.raises(InputError, match="must have 10 persons at most"):
+    with pytest.raises(InputError, match="must have at most 10 persons"):
         _ = with_ids(open_source(rows), ids).n_units
 
 

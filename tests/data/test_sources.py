@@ -66,7 +66,7 @@ def test_every_table_is_renamed_and_converted_and_nothing_else_is(source, reques
     }
     data = FORMS[form](ROWS, tmp_path)
     if not isinstance(source, TableSource):
-        with pytest.raises(InputError, match="must go with tables"):
+        with pytest.raises(InputError, match="must be used with tables"):
             open_source(data, **harmony)
         return
     converted = open_source(data, **harmony)

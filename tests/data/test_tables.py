@@ -38,9 +38,9 @@ TOGETHER: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
     "a column is missing": ([NORTH, frame(a=[7.0], d=[8.0])], {}, "without 'b', 'c';"),
     "there is one more": ([frame(a=[1.0]), frame(a=[7.0], d=[8.0])], {}, "also 'd'; .*extra_columns=\"dro"),
     "shared columns": ([NORTH, frame(a=[7.0], d=[8.0])], {"extra": "drop"}, ("a",)),
-    "none in common": ([NORTH, frame(d=[8.0])], {"extra": "drop"}, "share a column at least, got none"),
+    "none in common": ([NORTH, frame(d=[8.0])], {"extra": "drop"}, "share at least one column, got none"),
     "no names": ([BARE, BARE], {}, None),
-    "other widths": ([BARE, np.ones((2, 4))], {}, "must have 3 columns as one.npy has, got 4"),
+    "other widths": ([BARE, np.ones((2, 4))], {}, "must have 3 columns, like one.npy, got 4"),
     "some have names": ([NORTH, BARE], {}, "got names in the data frame and none in one.npy; name"),
     "all have names": ([NORTH, open_source(BARE, columns=["c", "b", "a"])], {}, ("a", "b", "c")),
     "none at all": ([], {}, "at least one source"),
@@ -93,7 +93,7 @@ def test_each_value_of_a_column_is_a_silo(kind, tmp_path):
     ("data", "options", "sentence"),
     [
         (np.ones((2, 2)), {"column": "site"}, "got ndarray"),
-        (PATIENTS, {"column": "clinic"}, "must have the column 'clinic' to split by"),
+        (PATIENTS, {"column": "clinic"}, "must have the column 'clinic' for the split"),
         (PATIENTS, {"column": "site", "drop": ["label"]}, r"drop must be columns of .*'label'"),
         (PATIENTS[["site"]], {"column": "site"}, "at least one column"),
         (frame(a=np.arange(10_001), b=np.ones(10_001)), {"column": "a"}, "must name silos, got 10001 values"),
@@ -107,7 +107,7 @@ def test_a_split_needs_a_table_and_one_of_its_columns(data, options, sentence):
 def test_a_nameless_column_is_refused_only_where_it_is_used(tmp_path):
     path = tmp_path / "index.csv"
     path.write_text(",a,b\n0,1,3\n1,2,5\n")
-    with pytest.raises(InputError, match=r"must have a name, got one without"):
+    with pytest.raises(InputError, match=r"must have a name, got an unnamed"):
         match_columns([open_source(path)])
     columns, _ = match_columns([open_source(path, drop=[""])])
     assert columns == ("a", "b")

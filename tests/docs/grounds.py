@@ -54,6 +54,12 @@ def survey(folder: Path) -> None:
     shutil.copytree(Path(__file__).parents[2] / "examples" / "data", folder, dirs_exist_ok=True)
 
 
+def clone(folder: Path) -> None:
+    """Copy the survey to where a clone has it, and to where the README's reader goes."""
+    survey(folder)
+    survey(folder / "examples" / "data")
+
+
 def analysed(folder: Path) -> None:
     """Copy the survey, and write the result that the quickstart gets from it."""
     survey(folder)
@@ -108,7 +114,7 @@ def genotyped(folder: Path) -> None:
 
 
 GROUNDS: dict[str, Callable[[Path], None]] = {
-    "README.md": three_hospitals,
+    "README.md": clone,
     "docs/index.md": survey,
     "docs/user/analyses/index.md": survey,
     **{f"docs/user/analyses/{name}.md": analysed for name in ANALYSES},

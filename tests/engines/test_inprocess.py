@@ -173,5 +173,5 @@ def test_a_silo_is_not_asked_what_was_closed_while_it_slept():
 def test_too_few_at_the_deadline_end_the_run_although_grace_never_began():
     with three() as (coordinator, silos, gate):
         silos["silo-1"] = held(silos["silo-1"], gate)
-        with pytest.raises(ProtocolError, match="needs 3 answers and got 2; bring back silo-1"):
+        with pytest.raises(ProtocolError, match="must have 3 answers, got 2; reconnect silo-1"):
             run_in_process(coordinator, silos, deadline=0.2, grace=LONG)

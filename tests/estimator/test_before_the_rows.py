@@ -50,15 +50,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**PRIVATE, "epsilon": 30.0, "delta": 1e-30}, "delta must exceed"),
     ({"epsilon": float("nan")}, "epsilon must be a number above 0"),
     ({**PRIVATE, "delta": 2.0}, "delta must be a number between 0 and 1"),
-    ({"epsilon": 1.0, "min_silos": 3}, "min_silos must lie between 1 and the 2 silos"),
+    ({"epsilon": 1.0, "min_silos": 3}, "min_silos must be between 1 and the 2 silos"),
     ({"iteration_rank": 9}, "iteration_rank must be between n_components=2 and the number of columns 3,"),
     ({"solver": "upload", "local_steps": 2}, "local_steps must be left out with solver 'upload', got 2"),
     ({"center": [1.0, 2.0]}, "center must have one value per column"),
     ({"scale": [1.0, 0.0, 1.0]}, "scale must be positive in every column, got 0 for column 'b'"),
-    ({**STEP, "n_components": 0.9}, r"n_components=0\.9 must go with noise='covariance' or epsilon=inf"),
-    ({**AUTO, "solver": "krylov"}, "solver='krylov' must be left out because n_components='auto' is read"),
-    ({**STEP, "drift_correction": True}, "drift_correction must go with"),
-    ({**STEP, "solver": "upload", "standardize": False}, "solver='upload' must go with"),
+    ({**STEP, "n_components": 0.9}, r"n_components=0\.9 must be used with noise='covariance' or epsilon=inf"),
+    ({**AUTO, "solver": "krylov"}, "solver='krylov' must be left out because n_components='auto' depends"),
+    ({**STEP, "drift_correction": True}, "drift_correction must be used with"),
+    ({**STEP, "solver": "upload", "standardize": False}, "solver='upload' must be used with"),
     ({"noise": "loud"}, "noise must be one of"),
     ({"schedule": "often"}, "schedule must be 'every', 'decaying', 'halving' or whole steps"),
     ({"schedule": [0, 1]}, "explicit schedule must be"),
@@ -67,10 +67,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"deadline": 0}, "deadline must be a number above 0"),
     ({"row_norm": 0.0}, "row_norm must be a positive"),
     ({"row_norm": 1.0, "normalize": True}, "must not be given together"),
-    ({**CLIPPED, "solver": "krylov"}, "solver must be left out with noise='clipped', which has a solver of"),
+    ({**CLIPPED, "solver": "krylov"}, "solver must be left out with noise='clipped', which has its own so"),
     ({**CLIPPED, "normalize": False, "row_norm": 8.0}, "pass standardize=False"),
     ({**CLIPPED, "weights": "noise"}, "weights must be 'rows'"),
-    ({**CLIPPED, "device": "cpu"}, "device must be left out with noise='clipped', which runs on the proc"),
+    ({**CLIPPED, "device": "cpu"}, "device must be left out with noise='clipped', which runs on the CPU"),
     ({**CLIPPED, "energy": 1.5}, r"energy must be a number between 0 and 1, got 1\.5"),
     *(({**PRIVATE, **mode}, "; pass standardize=False$") for mode in MODES_WITHOUT_VARIANCES),
     ({"epsilon": 1.0, "ranges": [(1, 0)] * 3}, "the smaller first"),
@@ -86,11 +86,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"epsilon": 1.0, "scores_epsilon": -1.0}, "above 0"),
     ({"epsilon": 1.0, "scores_epsilon": 0.1, "n_components": 1}, "two components"),
     ({**STEP, "noise": "paper", "standardize": False, "scores_epsilon": 0.1}, "without noise='paper'"),
-    ({**SECURE, "noise": "step"}, "must go with noise='covariance'"),
-    ({**SECURE, "solver": "krylov"}, "must go with solver='upload'"),
-    ({**SECURE, "local_steps": 2}, "aggregation='secure' must go with solver='upload', got 'fedpower': si"),
-    ({**SECURE, "n_participants": 2}, "n_participants must be left out with aggregation='secure': local"),
-    ({**SECURE, "lookahead": True}, "lookahead must be left out with aggregation='secure': local"),
+    ({**SECURE, "noise": "step"}, "must be used with noise='covariance'"),
+    ({**SECURE, "solver": "krylov"}, "solver must be 'upload' with"),
+    ({**SECURE, "local_steps": 2}, "solver must be 'upload' with aggregation='secure', got 'fedpower'; a s"),
+    ({**SECURE, "n_participants": 2}, "n_participants must be left out with aggregation='secure', which"),
+    ({**SECURE, "lookahead": True}, "lookahead must be left out with aggregation='secure', which"),
     ({**SECURE, "min_silos": 1}, "more silos than the 1 that may collude"),
     ({**SECURE, "colluders": 2}, "more silos than the 2 that may collude"),
     ({**SECURE, "colluders": 0}, "colluders must be a whole number of at least 1"),
@@ -112,14 +112,14 @@ def test_ledgers_of_others_and_for_what_is_not_private_are_refused(tmp_path):
     ledgers_in(tmp_path, ("north", "east"))
     silos = {"north": Unread(), "south": Unread()}
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    for south, sentence in (("east", "got that of silo 'east'"), ("west", "none at")):
+    for south, sentence in (("east", "got the ledger of silo 'east'"), ("west", "none at")):
         ledgers = {"north": tmp_path / "north.ledger", "south": tmp_path / f"{south}.ledger"}
         with pytest.raises(FedpowerError, match=sentence):
             fed_pca(2, **PRIVATE).fit_silos(silos, ledgers=ledgers)
     own = {name: tmp_path / f"{name}.ledger" for name in ("north", "east")}
     for terms, sentence in (
-        ({"epsilon": 1.0, "solver": "krylov"}, "must have a public bound on the norm of a row, got"),
-        ({"epsilon": INF, "row_norm": 9.0}, "must be charged a finite epsilon, got epsilon=inf"),
+        ({"epsilon": 1.0, "solver": "krylov"}, "must be used with a public bound on row norms, got"),
+        ({"epsilon": INF, "row_norm": 9.0}, "must be used with a finite epsilon, got epsilon=inf"),
     ):
         with pytest.raises(FedpowerError, match=sentence):
             fed_pca(2, **terms).fit_silos({name: Unread() for name in own}, ledgers=own)

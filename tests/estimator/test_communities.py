@@ -47,9 +47,9 @@ def test_what_cannot_be_found_is_refused_before_anything_is_released(tmp_path):
     silos = {str(seed): planted(seed=seed)[0] for seed in range(2)}
     paths = ledgers_in(tmp_path, silos, 2.0, 1e-5)
     for k, y, sentence in (
-        (99999, None, "n_communities must be at most"),
+        (99999, None, "n_communities must be less than"),
         (0, None, "whole number of at least 1"),
-        (2, [0, 1], "must have one per node"),
+        (2, [0, 1], "must have one label per node"),
     ):
         with pytest.raises(InputError, match=sentence):
             FedCommunities(k, epsilon=1.0).fit_silos(silos, y, ledgers=paths)
@@ -95,7 +95,7 @@ def test_the_statement_says_what_is_protected_and_what_is_not(by_edge):
     assert "one row of one silo" in str(model.privacy_)
     assert "Every edge is in the rows of both its nodes" in str(model.privacy_)
     assert model.rates_ is None
-    told = "The mean weight of a pair of nodes is not known: rows were protected"
+    told = "The mean weight of a pair of nodes is unknown, because rows were scaled"
     assert any(each.startswith(told) for each in model.analysis_.account().sentences)
     assert model.release_.silo_sizes["silo-1"] == D
 
@@ -170,15 +170,15 @@ def test_what_is_about_rows_is_refused_of_edges():
     with pytest.raises(InputError, match="fit_silos"):
         FedPCA(2, unit=Edge()).fit(LAYERS[0])
     release = FedCovariance(epsilon=math.inf).fit_silos(LAYERS).release_
-    with pytest.raises(InputError, match="must be found from networks"):
+    with pytest.raises(InputError, match="must come from networks"):
         Communities(2).fit(release)
     for settings, said in (
         ({"noise": "step"}, "noise must be 'covariance'"),
-        ({"row_norm": 3.0}, "codebook must be left out where edges are protected: no row is treated"),
+        ({"row_norm": 3.0}, "codebook must be left out where edges are protected"),
         ({"solver": "krylov"}, "solver='krylov' must be left out"),
         ({"edge_weight": 1e300}, "edge_weight must be a number from 1e-100 to 1e100"),
         ({"network": "node"}, "network must be one of 'edge', 'row', got 'node'"),
-        ({"unit": "person"}, "unit must be left out of networks"),
+        ({"unit": "person"}, "unit must be left out for networks"),
     ):
         with pytest.raises(InputError, match=said):
             fed_pca(2, **{"network": "edge", **settings}).fit_silos(LAYERS)
@@ -206,5 +206,5 @@ def test_networks_on_other_nodes_are_refused_as_networks(model, silos, said):
 def test_noise_alone_and_a_delta_that_gives_a_pair_of_nodes_away_are_warned_of():
     with pytest.warns(NoiseWarning, match="the communities are not determined"):
         FedCommunities(2, epsilon=0.05).fit_silos([np.zeros((30, 30)), np.zeros((30, 30))])
-    with pytest.warns(UserWarning, match="below 1/pairs of nodes of every silo, got 0.5 where one has 1770"):
+    with pytest.warns(UserWarning, match="below 1/1770, as a silo has 1770 pairs of nodes, got 0.5"):
         FedCommunities(K, delta=0.5).fit_silos(LAYERS)

@@ -91,7 +91,7 @@ def test_tol_and_max_rounds_end_the_iteration(rows):
     loose = exact(solver="fedpower", iteration_rank=4, tol=0.01).fit(rows)
     tight = exact(solver="fedpower", iteration_rank=4, tol=1e-12).fit(rows)
     assert len(loose.history_) < len(tight.history_)
-    with pytest.warns(ConvergenceWarning, match="still moved"):
+    with pytest.warns(ConvergenceWarning, match="still changed"):
         short = exact(solver="fedpower", iteration_rank=3, max_rounds=2).fit(rows)
     assert len([row for row in short.history_ if row["kind"] == "steps"]) == 2
 
@@ -163,7 +163,7 @@ def test_hard_rows_have_the_variances_that_scikit_learn_finds(rows):
         (["nowhere.csv"], "nowhere.csv"),
         (["a/x.csv", "b/x.csv"], "'x' more than once"),
         ([np.array([[1.0, np.nan], [2.0, 3.0]])], "row 1"),
-        ([np.ones((1, 3))], "centring needs at least 2 rows, got n_samples = 1"),
+        ([np.ones((1, 3))], "centring must have at least 2 rows, got n_samples = 1"),
     ],
 )
 def test_silos_that_cannot_be_used_are_refused_in_one_sentence(silos, sentence):

@@ -87,7 +87,7 @@ def test_transform_takes_the_path_of_a_file(frame, tmp_path):
     for path in (tmp_path / "one.csv", str(tmp_path / "one.csv")):
         np.testing.assert_allclose(model.transform(path), model.transform(frame), atol=1e-10)
     frame.drop(columns="b").to_csv(tmp_path / "two.csv", index=False)
-    with pytest.raises(InputError, match=r"two\.csv must have every column of the fit, got none named 'b'"):
+    with pytest.raises(InputError, match=r"two\.csv must have every column of the fit, got no 'b'"):
         model.transform(tmp_path / "two.csv")
 
 
@@ -157,7 +157,7 @@ def test_numbers_in_whatever_table_are_fitted_alike():
 def test_the_promise_is_one_line_and_its_whole_is_in_the_folder(tmp_path):
     model = FedPCA(1, epsilon=1.0, codebook=CodeBook(row_norm=9.0), aggregation="secure")
     said = model.fit_silos([FRAME + place for place in range(3)]).privacy_.brief
-    whose = "per row, against the coordinator together with 1 silo of the 3 and the public."
+    whose = "per row, even if the coordinator and 1 silo of the 3 work together."
     assert said == f"Privacy: ε = 1, δ = {model.privacy_.delta:.3g} {whose}".replace("e-0", "e-")
     whole = (model.save(tmp_path / "r") / "privacy.txt").read_text()
     assert whole == f"{model.privacy_}\n"

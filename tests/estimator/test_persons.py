@@ -145,7 +145,9 @@ def test_wrong_ids_are_refused_in_one_sentence(silos):
         ),
         "unit must be the name of the column": lambda: FedPCA(1, unit="").fit_silos(silos),
         "rows must be a whole number of at least 1": lambda: Person("patient_id", 0),
-        "rows_per_unit must go with unit, got 2": lambda: FedPCA(1, unit=Person(None, 2)).fit_silos(plain),
+        "rows_per_unit must be given with unit, got 2": lambda: FedPCA(1, unit=Person(None, 2)).fit_silos(
+            plain
+        ),
     }
     for sentence, fit in fits.items():
         with pytest.raises(InputError, match=sentence):
@@ -157,11 +159,11 @@ def test_persons_whose_sums_cannot_be_noised_are_refused(silos):
     frame = visits(3, 30)
     often = pd.concat([frame.assign(patient_id="P0")] * 60 + [frame])
     model = fed_pca(1, epsilon=1.0, unit="patient_id", noise="step", standardize=False, **TOLD)
-    with pytest.raises(InputError, match="must have 64 rows a person at most"):
+    with pytest.raises(InputError, match="must have at most 64 rows per person"):
         model.fit_silos([often])
     with pytest.warns(NoiseWarning):
         assert model.set_params(noise="covariance").fit_silos([often]).n_samples_seen_ == 31
-    with pytest.raises(InputError, match="noise='clipped' must go without unit"):
+    with pytest.raises(InputError, match="noise='clipped' must be used without unit"):
         model.set_params(noise="clipped").fit_silos(silos)
     guessed = fed_pca(2, standardize=False, unit="patient_id", energy=0.01, **TOLD)
     assert guessed.fit_silos(silos).study_.noise == "covariance"

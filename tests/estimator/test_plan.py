@@ -131,7 +131,7 @@ def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it()
         # Two digits, rounded up: a tenth less of the first is not enough.
         assert predicted(needed.epsilon, 10_000) <= wanted < predicted(needed.epsilon * 0.85, 10_000)
         assert predicted(1.0, needed.n_rows) <= wanted < predicted(1.0, int(needed.n_rows * 0.85))
-        assert f"epsilon={needed.epsilon:g} would be needed" in needed.sentence
+        assert f"needs epsilon={needed.epsilon:g} with" in needed.sentence
         assert f"{needed.n_rows:,} rows at epsilon=1" in needed.sentence
 
 
@@ -139,7 +139,7 @@ def test_an_error_that_no_epsilon_gives_is_said_to_be_out_of_reach():
     model = FedPCA(K, epsilon=1.0, codebook=CodeBook(row_norm=1.0))
     made = plan(model, sizes=[300], n_features=D, spectrum=[0.1, 0.05, 0.04, 0.01], error=1e-3)
     assert made.needed.epsilon is None
-    assert "not even epsilon=20 would do with these 300 rows" in made.needed.sentence
+    assert "more than epsilon=20 with these 300 rows" in made.needed.sentence
     unknown = plan(model, sizes=[300], n_features=D, error=0.1)
     assert unknown.needed is None
     assert "what an error of 0.1 takes" in unknown.missing
@@ -154,13 +154,13 @@ def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path):
     assert values.sum() * 100 == pytest.approx(fit.explained_variance_[0] / fit.explained_variance_ratio_[0])
     np.testing.assert_allclose(spectrum_of_result(fit.result_, row_norm=20.0), values / 4)
     exact = FedPCA(2, epsilon=math.inf, standardize=False).fit(rows)
-    with pytest.raises(InputError, match="must have a bound on the norm of a row"):
+    with pytest.raises(InputError, match="must have a bound on row norms"):
         spectrum_of_result(exact.result_)
     truth = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
     np.testing.assert_allclose(spectrum_of_result(exact.result_, row_norm=10.0)[:2], truth[:2] / 100)
     with pytest.warns(NoiseWarning):
         useless = FedPCA(2, epsilon=0.1, codebook=CodeBook(row_norm=1000.0)).fit(rows[:50])
-    with pytest.raises(InputError, match="must have a component that is determined"):
+    with pytest.raises(InputError, match="must have at least one determined component"):
         spectrum_of_result(useless.result_)
 
 
@@ -182,7 +182,7 @@ def test_the_plan_names_who_costs_more_than_they_bring():
     [
         *((partial(full_spectrum, given, D), "spectrum must")
           for given in ([0.8, 0.3], [], [np.nan], [-1.0], np.ones(21))),
-        *((partial(spectrum_of_gap, gap, K, D), "an eigengap must") for gap in (0.0, 0.5)),
+        *((partial(spectrum_of_gap, gap, K, D), "gap must") for gap in (0.0, 0.5)),
         *((partial(plan, model, sizes=[99], n_features=D, error=wanted), "error must")
           for model, wanted in ((FedPCA(K), 1.0), (FedPCA(0.9), 0.1), (FedPCA(K, epsilon=math.inf), 0.1))),
     ],

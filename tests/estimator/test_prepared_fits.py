@@ -97,7 +97,7 @@ def test_ranges_spare_what_finding_them_costs_and_may_have_names(silos):
     model = FedPCA(2, epsilon=4.0, ranges={"a": (1900, 2100)}).fit(frame)
     assert (model.codebook_.low[0], model.codebook_.high[0]) == (1900, 2100)
     assert model.codebook_.columns == tuple("abcdefgh")
-    with pytest.raises(InputError, match=r"ranges must be of the columns .*, got 'zz'"):
+    with pytest.raises(InputError, match=r"ranges must be for the columns .*, got 'zz'"):
         FedPCA(2, ranges={"zz": (0, 1)}).fit(frame)
 
 
@@ -212,7 +212,7 @@ def test_a_column_that_may_be_constant_is_listed_and_not_blown_up():
     rows = np.random.default_rng(0).standard_normal((5_000, 4)) * [1, 2, 3, 2] + [0, 0, 0, 1e12]
     model = FedPCA(2, epsilon=4.0).fit(rows)
     assert model.codebook_.scale[3] > 1e3
-    assert any("'x3': its spread is below the noise" in said for said in model.warnings_)
+    assert any("'x3': noise hides its spread" in said for said in model.warnings_)
 
 
 @pytest.mark.slow

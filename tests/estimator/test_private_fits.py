@@ -96,14 +96,14 @@ def test_a_study_cannot_be_made_to_spend_more_than_it_agreed_on(parts, tmp_path)
     first = model.fit_silos(parts, ledgers=paths).components_
     before = spent(paths["north"])
     np.testing.assert_array_equal(model.fit_silos(parts, ledgers=paths).components_, first)
-    with pytest.raises(FedpowerError, match="must keep to the epsilon it agreed on"):
+    with pytest.raises(FedpowerError, match="must stay within its agreed epsilon"):
         model.set_params(random_state=1).fit_silos(parts, ledgers=paths)
     assert spent(paths["north"]) == before
     assert before.epsilon == pytest.approx(1.0, rel=1e-6)
 
 
 def test_a_bound_read_from_the_rows_voids_the_promise(parts):
-    with pytest.warns(PrivacyLeakWarning, match="row_norm was not given"):
+    with pytest.warns(PrivacyLeakWarning, match="bound on row norms was read from the rows"):
         model = FedPCA(2, epsilon=1.0, solver="krylov", standardize=False).fit_silos(parts)
     assert not model.privacy_.is_private
     assert str(model.privacy_).startswith("NOT PRIVATE although epsilon=1")
@@ -137,7 +137,7 @@ def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts):
     )
     unbounded = {name: local_moment(part, RowTreatment(), rank=2, steps=2) for name, part in sources.items()}
     for terms in (study, replace(study, treatment=RowTreatment().digest())):
-        with pytest.raises(InputError, match="must be treated as the private study says"):
+        with pytest.raises(InputError, match="must have the treatment of the private study"):
             federate(unbounded, settings=replace(settings, study=terms), rng=np.random.default_rng(0))
 
 
@@ -162,7 +162,7 @@ def test_two_worlds_that_are_asked_twice_differ_in_nothing_but_their_operator_s_
     held["south"][5, 1] += world
     rounds: list[object] = []
     if world:
-        with pytest.raises(LedgerError, match="of silo 'south' must be those that its ledger kn"):
+        with pytest.raises(LedgerError, match="of silo 'south' must match version '1' in its led"):
             model.fit_silos(held, ledgers=paths, on_round=rounds.append)
         assert not rounds, "somebody was asked"
     else:
@@ -193,7 +193,7 @@ def test_a_declared_version_is_charged_and_stated_alike_in_both_worlds(parts, tm
     assert fact in model.privacy_.public
     assert fact in str(model.privacy_)
     assert "version" not in str(fed_pca(2, **OPTIONS).fit_silos(parts).privacy_)
-    with pytest.raises(InputError, match="data_version and data_set must go with ledgers"):
+    with pytest.raises(InputError, match="data_version and data_set must be used with ledgers"):
         fed_pca(2, **OPTIONS).fit_silos(parts, data_version="2")
 
 

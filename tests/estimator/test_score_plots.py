@@ -57,7 +57,7 @@ def test_without_noise_the_counts_are_those_of_the_scores_that_transform_gives(w
     for name, rows in silos().items():
         assert np.array_equal(found.counts[name], histogram(model, rows))
     assert np.array_equal(found.pooled, histogram(model, np.vstack(list(silos().values()))))
-    assert "exactly: NOT differentially private" in str(model.privacy_)
+    assert "exact and NOT differentially private" in str(model.privacy_)
     assert "scores_epsilon=" in result_page(model.result_)
 
 

@@ -22,16 +22,16 @@ def rows_of(n_rows: int, seed: int = 0) -> Array:
 def test_a_column_that_drowns_the_others_in_rounding_is_announced(tmp_path):
     rows = rows_of(400)
     rows[:, 4] *= 1e12
-    with pytest.warns(UserWarning, match="4 columns vary less than the rounding errors of the largest"):
+    with pytest.warns(UserWarning, match="4 columns vary less than the rounding error of the largest"):
         model = fed_pca(2, **EXACT).fit(rows)
     model.save(tmp_path / "out")
     assert load(tmp_path / "out").run["remarks"] == model.warnings_
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "vary less than the rounding errors of the largest" in page
+    assert "vary less than the rounding error of the largest" in page
 
 
 def test_usual_rows_are_announced_nothing_of_and_those_whose_squares_vanish_are():
-    with pytest.warns(UserWarning, match="no variance that float64 can hold"):
+    with pytest.warns(UserWarning, match="no variance that float64 can represent"):
         fed_pca(2, **EXACT).fit(rows_of(50) * 1e-300)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

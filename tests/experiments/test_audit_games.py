@@ -150,8 +150,8 @@ def test_further_modes_keep_their_promise_and_too_little_noise_is_caught(mode, u
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"epsilon": math.inf}, "an audit needs noise"),
-        ({"noise_factor": 0.0}, "an audit needs noise"),
+        ({"epsilon": math.inf}, "an audit must have noise"),
+        ({"noise_factor": 0.0}, "an audit must have noise"),
         ({"n_features": 3, "iteration_rank": 4}, "n_features must be"),
         ({"n_runs": 5}, "20 finite scores"),
     ],

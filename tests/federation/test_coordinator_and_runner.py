@@ -103,7 +103,7 @@ def test_what_is_no_answer_is_reported_and_not_kept(asking):
         ("north", b"", "must hold a message, got none"),
         ("south", answer + bytes(10**7), "must hold a message, got none"),
         ("east", answer[:-1], "must"),
-        ("west", answer, "must be its silo's own, got another's"),
+        ("west", answer, "must come from the silo that it names"),
     ):
         arrived = asking.take(silo, content=content)
         assert isinstance(arrived, Unreadable)
@@ -202,7 +202,7 @@ BAD_IDS: list[Any] = [
 def test_a_call_that_is_none_or_names_no_run_is_refused_without_a_word_of_what_went_wrong(service, caplog):
     with caplog.at_level(logging.ERROR):
         for content in CALLS:
-            failed = {"error": "the coordinator could not do this; its log says why"}
+            failed = {"error": "the coordinator could not do this; see its log"}
             assert call(service, content) == (failed, b"")
     assert caplog.text.count("refused a call of the runner") == len(CALLS)
     service._take("north", ANSWER, 1, b"an answer")  # before any run it is dropped
@@ -210,7 +210,7 @@ def test_a_call_that_is_none_or_names_no_run_is_refused_without_a_word_of_what_w
     for do in ("start", "fetch"):
         for run in BAD_IDS:
             reply, more = call(service, {"do": do, "run": run})
-            assert reply["error"].startswith("a run must be named by 16 hexadecimal digits, got something")
+            assert reply["error"].startswith("the name of a run must be 16 hexadecimal digits, got some")
             assert more == b""
     status, more = call(service, {"do": "status"})
     assert (status, more) == ({"connected": ["north"], "run": None, "under_way": False}, b"")
@@ -226,7 +226,7 @@ def test_a_result_is_listed_and_sent_in_pieces_and_nothing_else_is(service, monk
     def fetch(**more: Any) -> tuple[Any, bytes]:
         return call(service, {"do": "fetch", "run": RUN, **more})
 
-    assert fetch() == ({"error": "a run must have a result, got one that has none yet"}, b"")
+    assert fetch() == ({"error": "a run must have a result, got one without a result so far"}, b"")
     folder = service.kit.folder / "runs" / RUN / "result"
     folder.mkdir(parents=True)
     (folder / "run.json").write_bytes(b'{"a": 1}\n')
@@ -266,7 +266,7 @@ def test_a_run_is_started_again_after_its_end_and_not_twice_and_gives_way_to_ano
         start(RUN).join(30)
         state = call(service, {"do": "status"})[0]["run"]
         assert (state["run"], state["done"], state["again"]) == (RUN, False, True)
-        assert "needs 3 answers and got 0" in state["reason"]
+        assert "must have 3 answers, got 0" in state["reason"]
 
 
 ENDS: list[tuple[Exception, str, bool, str]] = [  # what fails where, whether another start may help, why
@@ -274,10 +274,10 @@ ENDS: list[tuple[Exception, str, bool, str]] = [  # what fails where, whether an
     (ProtocolError("round 1 needs 3 answers"), "_drive", True, "round 1 needs 3 answers"),
     (
         RefusedError("silo 'north' refused: no budget is left"), "_drive", False,
-        "silo 'north' refused: no budget is left; what was released stays recorded: fix that and run again "
+        "silo 'north' refused: no budget is left; releases stay recorded: fix the problem and run again "
         "with --resume",
     ),
-    (ZeroDivisionError("of a number"), "_drive", False, "the coordinator failed; its log says why"),
+    (ZeroDivisionError("of a number"), "_drive", False, "the coordinator failed; see its log"),
 ]  # fmt: skip
 
 
@@ -294,7 +294,7 @@ def test_how_a_run_ended_says_whether_another_start_could_help(service, caplog):
             run._rounds.append({"silent": ["south"]})
             run.run()
         is_refusal = isinstance(error, RefusedError)
-        advised = "without south, so it asks other questions than a complete one" in run.state["reason"]
+        advised = "without south, the questions of this run differ from those of" in run.state["reason"]
         assert advised == is_refusal
 
 
@@ -366,13 +366,13 @@ def test_a_coordinator_that_knows_nothing_of_the_run_resumes_it(lost, follow):
     state, said = follow(first, second)
     assert state == DONE
     assert (first.started, second.started, second.fetched) == ([RUN], [RUN], [RUN])
-    assert "the connection to the coordinator was lost; trying to find it again" in said
+    assert "the connection to the coordinator was lost; reconnecting" in said
 
 
 @pytest.mark.parametrize(
     ("coordinator", "sentence", "starts"),
     [
-        (Scripted(TOO_FEW), r"needs 3 answers: no round was closed in 6 starts", 6),
+        (Scripted(TOO_FEW), r"needs 3 answers: 6 starts in a row completed no round", 6),
         (Scripted({**TOO_FEW, "again": False}), r"^round 0 needs 3 answers$", 1),
         (
             Scripted(DONE, connected=("north",)),
@@ -414,7 +414,7 @@ def test_a_reply_that_is_none_or_an_error_is_reported_in_a_sentence_that_steers_
         links.session().start("x")
     assert "\x1b" not in str(refused.value)
     for reply in (b"", b"[1]\n", b"\xff\xfe\n"):
-        with pytest.raises(ProtocolError, match="must answer as fedpower does, got something else"):
+        with pytest.raises(ProtocolError, match="must run fedpower, got something else"):
             Answering(reply).session().status()
     for links in (Answering(), Answering(b'{"connected": []}\n', late=1)):
         with pytest.raises(CoordinatorLostError):

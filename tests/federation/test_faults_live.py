@@ -102,7 +102,7 @@ def test_a_silo_that_sleeps_or_whose_disk_or_budget_is_full_is_left_out_and_char
     assert (silent[0], silent[1]) == ([], ["west"])
     refused = {closed["round"]: closed["refused"] for closed in ground.rounds if closed["refused"]}
     assert all(set(each) == {"west"} for each in refused.values())
-    assert refused[2]["west"] == "the silo could not answer; its operator's log says why"
+    assert refused[2]["west"] == "the silo could not answer; its operator can read why in the silo's log"
     assert all("left" in refused[number]["west"] or "spend" in refused[number]["west"] for number in (3, 4))
     assert "the silo could not answer" in ground.log("west")
     for name in SILOS:

@@ -355,7 +355,7 @@ def test_the_check_passes_in_a_confined_process_and_fails_in_another(ground):
     code = CHECKED + 'confine()\nattempt("all", lambda: checked(*secrets))'
     assert ground.outcomes("node", code) == {"all": "closed"}
     code = CHECKED + "for each in secrets:\n    attempt(each.name, lambda: checked(each))"
-    advice = "let the vault's user alone own it and enter its folder"
+    advice = "let only the vault's user own it and enter its folder"
     found = {
         "rows.csv": "a readable file",
         "ledger.db": "a readable file" if is_root else "a writable file",

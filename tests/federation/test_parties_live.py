@@ -48,7 +48,7 @@ def test_a_node_needs_a_vault():
         [sys.executable, "-m", "fedpower.federation.node"], capture_output=True, text=True, check=False
     )
     assert node.returncode != 0
-    assert "must be started by `fedpower node start`" in node.stderr
+    assert "must be started with `fedpower node start`" in node.stderr
     assert "Traceback" not in node.stderr
 
 
@@ -132,7 +132,7 @@ def test_a_run_that_is_interrupted_says_how_it_is_taken_up_and_then_is(ground, t
         assert silo.wait(STOPPED_S) == 0
         assert not node.is_running()
     stopped = (tmp_path / "west.log").read_text()
-    assert stopped.splitlines()[-1] == "fedpower: stopping; releases and charges are on disk"
+    assert stopped.splitlines()[-1] == "fedpower: stopping; releases and charges are stored"
     assert "Traceback" not in stopped
     assert [len(ground.charges(name)) for name in SILOS] == [4] * 4
 
@@ -218,7 +218,7 @@ def test_vault_and_node_are_two_commands_of_two_users_that_meet_at_a_socket(grou
         assert not west.socket.exists()
         assert len(charges(west.own / "west.ledger")) == 4
         last = (tmp_path / "vault.log").read_text().splitlines()[-1]
-        assert last == "fedpower: stopping; releases and charges are on disk"
+        assert last == "fedpower: stopping; releases and charges are stored"
         assert processes_naming(west.kit) == []
         for secret in west.own.iterdir() if west.are_two else ():
             tried = subprocess.run(["cat", str(secret)], capture_output=True, check=False, **west.node_user)
@@ -244,7 +244,7 @@ def test_vault_and_node_end_together_and_a_silo_that_ended_is_soon_not_connected
     assert silo.wait(10) != 0
     wait_for(lambda: not is_there(node.pid), "the node's end")
     if killed == "node":
-        assert "the node stopped, so the silo stops too" in ground.log("west")
+        assert "the node stopped, so the silo stops" in ground.log("west")
     del ground.processes["west"]
 
 
@@ -343,7 +343,7 @@ def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit_and_a_failure
             assert (kept / f"{name}.log").is_file()
         assert kept.stat().st_mode & 0o077 == 0
         last = failed.stderr.splitlines()[-1]
-        assert last.startswith("Error: round 0 needs 3 answers and got 0")
+        assert last.startswith("Error: round 0 must have 3 answers, got 0")
         assert "no round was closed in 6 starts in a row" in last
     finally:
         shutil.rmtree(kept)

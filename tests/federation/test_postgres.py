@@ -165,7 +165,7 @@ def test_the_fingerprint_follows_rows_in_any_order_and_a_pass_over_others_is_ref
     first = next(blocks)
     database.sql("DELETE FROM live WHERE a > 100")
     assert first.shape[0] + sum(int(block.shape[0]) for block in blocks) == 200_000
-    assert "got others than before" in refusal(lambda: read_all(live))
+    assert "got other rows than before" in refusal(lambda: read_all(live))
 
 
 CHANGES = (
@@ -280,7 +280,7 @@ def test_ten_times_the_rows_take_no_more_memory_and_a_lost_or_ended_connection_i
     blocks = database.open(large).blocks(1000)
     next(blocks)
     database.sql(f"SELECT pg_terminate_backend(pid) {own}")
-    assert "must be a query that runs to its end" in refusal(lambda: list(blocks))
+    assert "must be a query that runs to completion" in refusal(lambda: list(blocks))
     blocks = database.open(large).blocks(1000)
     next(blocks)
     assert database.sql(f"SELECT count(*) {own}") == "1"

@@ -67,7 +67,7 @@ WRONG = (
     (f'{NORTH}{DATA}version = "\\u001b[2J"', "letters, digits or"),
     (f'{NORTH}{DATA}extra_columns = "keep"', "one of 'refuse', 'drop', got 'keep'"),
     (f'{NORTH}{DATA}password = "x"', "got 'password'; did you mean 'password_"),
-    (f'{NORTH}{DATA}[ledger]\npath="l"\nepsilon = 1', "together, got one"),
+    (f'{NORTH}{DATA}[ledger]\npath="l"\nepsilon = 1', "or neither, got one"),
     (f"{NORTH}{DATA}[agrees]\nepsilon = nan", "above 0, got nan"),
     (
         f'{NORTH}[data]\nquery = "SELECT 1"\ndatabase = "sqlite:///a"\nseparator = ";"',
@@ -99,10 +99,10 @@ def test_what_was_agreed_to_is_accepted_and_anything_else_refused(tmp_path):
     exact = write_study(tmp_path, privacy=EXACT)
     others = write_study(tmp_path, silos={"names": ["south", "east"]})
     for terms, given, sentence in (
-        ("epsilon = 0.9", study, "agrees to epsilon=0.9 at most, got a study with 1"),
-        ("delta = 1e-7", study, "agrees to delta=1e-07 at most, got a study with 1e-06"),
-        ("min_silos = 3", study, "agrees to min_silos=3 at least, got a study with 2"),
-        ("epsilon = 5.0", exact, "epsilon=5 at most, got a study with inf"),
+        ("epsilon = 0.9", study, "agrees to epsilon of at most 0.9, got a study with 1"),
+        ("delta = 1e-7", study, "agrees to delta of at most 1e-07, got a study with 1e-06"),
+        ("min_silos = 3", study, "agrees to min_silos of at least 3, got a study with 2"),
+        ("epsilon = 5.0", exact, "epsilon of at most 5, got a study with inf"),
         ("", others, r"'north' must be named .*, got south, east"),
     ):
         with pytest.raises(ProtocolError, match=sentence):
@@ -116,10 +116,12 @@ def test_a_study_is_agreed_to_by_its_whole_hash(tmp_path):
     check_agreed(tmp_path, f'study = "{digest}"', study)
     for place in (0, 11, 12, 63):
         other = digest[:place] + ("1" if digest[place] != "1" else "2") + digest[place + 1 :]
-        with pytest.raises(ProtocolError, match=f"agreed to the study {other}, got the study {digest}; read"):
+        with pytest.raises(
+            ProtocolError, match=f"agreed to the study {other}, got the study {digest}; review"
+        ):
             check_agreed(tmp_path, f'study = "{other}"', study)
     for shortened in (digest[:12], digest[:63], digest + "0", digest.upper(), f" {digest}", ""):
-        with pytest.raises(ProtocolError, match="must be all 64 digits of its hash") as refused:
+        with pytest.raises(ProtocolError, match="must be the full hash of the study, 64 digits") as refused:
             check_agreed(tmp_path, f'study = "{shortened}"', study)
         assert f'paste study = "{digest}"' in str(refused.value)
 
@@ -133,8 +135,8 @@ def test_what_is_agreed_to_is_what_all_attempts_at_a_secure_sum_can_spend(tmp_pa
     with pytest.raises(ProtocolError) as refused:
         check_agreed(tmp_path, "epsilon = 1.0", study())
     reported = str(refused.value)
-    assert "agrees to epsilon=1 at most, got a study that can spend 1.81" in reported
-    assert "in 3 attempts at a secure sum of 1 each" in reported
+    assert "agrees to epsilon of at most 1, got a study that can spend 1.81" in reported
+    assert "3 attempts at a secure sum of 1 each" in reported
     advised = float(reported.split("epsilon<=")[1].split(maxsplit=1)[0])
     check_agreed(tmp_path, "epsilon = 1.0", study(epsilon=advised))
     with pytest.raises(ProtocolError, match="can spend"):
@@ -333,7 +335,7 @@ def test_changed_rows_stop_a_silo_and_a_new_version_of_them_is_public_and_charge
     with open_silo(study, write_silo(tmp_path)) as node:
         assert not isinstance(node.silo.answer(question(study, NOISES[noise])).body, Refusal)
     change_rows(tmp_path, moved_cell(1e-12))
-    assert_refused_untouched(study, tmp_path, r"got others; declare a new version with version in \[data")
+    assert_refused_untouched(study, tmp_path, r"got other data; declare a new version with version in \[data")
     if noise == "step":
         change_rows(tmp_path, silo_rows("north"))
     change_own_file(tmp_path, "[data]", '[data]\nversion = "2026-03"')
@@ -385,7 +387,7 @@ def test_a_question_is_answered_as_the_silo_does_and_what_is_none_gets_an_empty_
             assert asked(stream, other) == b""
         assert n_charged(node) == 0
         answer = asked(stream, content)
-    assert caplog.text.count("refused what is no question of this study") == len(spoilt)
+    assert caplog.text.count("refused a message that is not a question of this study") == len(spoilt)
     assert answer == encode(node.silo.answer(question(study)))
     assert isinstance(decode(answer).body, QueryAnswer)
     assert n_charged(node) == 1
@@ -409,7 +411,9 @@ def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_noth
         assert n_charged(node) == 0
         node.ledger.close()  # type: ignore[union-attr]
         answer = decode(vault.answer(encode(question(study))))
-    assert answer.body == Refusal(reason="the silo could not answer; its operator's log says why")
+    assert answer.body == Refusal(
+        reason="the silo could not answer; its operator can read why in the silo's log"
+    )
     assert caplog.text.count("refused round 0") == len(changes) + 1
 
 
@@ -450,7 +454,7 @@ def test_a_second_vault_does_not_take_the_socket_of_the_first(tmp_path):
     place = tmp_path / "vault.sock"
     first = vault_module._listener(place)
     first.listen(1)
-    with pytest.raises(InputError, match="got another that does already"):
+    with pytest.raises(InputError, match="got another that already listens"):
         vault_module._listener(place)
     assert place.is_socket()
     first.close()

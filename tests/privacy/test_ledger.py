@@ -48,8 +48,8 @@ def test_a_refusal_is_one_sentence_that_says_what_is_left_which_fits_exactly(led
     with pytest.raises(BudgetError) as refusal:
         ask(ledger, "too much", never, mu=mu_of(0.9, DELTA))
     found = re.fullmatch(
-        r"this release would spend epsilon=0\.9 but silo 'north' has (\S+) left at delta=1e-06; "
-        r"ask for epsilon<=(\S+), leave 'north' out or have its operator raise the cap",
+        r"this release needs epsilon=0\.9 but silo 'north' has (\S+) left at delta=1e-06; "
+        r"use epsilon<=(\S+), leave 'north' out or have its operator raise the cap",
         str(refusal.value),
     )
     assert found
@@ -181,7 +181,9 @@ def test_a_version_is_held_to_its_rows_and_another_is_a_new_charge(ledger):
     ledger.check_rows(OTHER_ROWS)  # until something was released it is nobody's
     assert ask_for(ledger, FIRST) == ask_for(ledger, FIRST, never) == SECRET
     for refuse in (ledger.check_rows, lambda data: ask_for(ledger, data, never)):
-        with pytest.raises(LedgerError, match="knows as version '1', got others; declare a new"):
+        with pytest.raises(
+            LedgerError, match="match version '1' in its ledger, got other data; declare a new"
+        ):
             refuse(OTHER_ROWS)
     assert ledger.spent().n_releases == 1
     assert ask_for(ledger, replace(OTHER_ROWS, version="2"), b"other rows") == b"other rows"

@@ -410,8 +410,8 @@ def test_a_question_that_the_noise_is_not_made_for_is_refused():
     )
     for public, more, sentence in (
         (ClippedQuestion.of(1.01 * basis, 0.2).to_bytes(), {}, "orthonormal"),
-        (good[:-4], {}, "a clipped product must be asked for"),
-        (good, {"center": True}, "a clipped product must be asked for"),
+        (good[:-4], {}, "a clipped product must have"),
+        (good, {"center": True}, "a clipped product must have"),
         (ClippedQuestion.of(basis, 1.5).to_bytes(), {}, "a clip from"),
     ):
         with pytest.raises(ProtocolError, match=sentence):

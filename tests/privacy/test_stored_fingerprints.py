@@ -289,7 +289,7 @@ def test_data_that_changed_under_a_version_are_refused(tmp_path, form, column):
     book.write_text(book_of(rules_of(question, second=False)))
     for _ in range(2):
         fit(CHANGED[form](tmp_path, question, 0), ledger, codebook=book)
-    with pytest.raises(LedgerError, match="the stored data of silo 'north' must be those"):
+    with pytest.raises(LedgerError, match="the data of silo 'north' must match version"):
         fit(CHANGED[form](tmp_path, question, 1), ledger, codebook=book)
     assert charged(ledger) == 1
 
@@ -302,5 +302,5 @@ def test_arrays_are_known_by_their_numbers(tmp_path, made):
         fit(each, ledger)
     assert charged(ledger) == 1
     rows[3, 1] += 1e-9
-    with pytest.raises(LedgerError, match="got others"):
+    with pytest.raises(LedgerError, match="got other data"):
         fit(made(rows), ledger)

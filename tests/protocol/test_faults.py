@@ -135,7 +135,7 @@ def test_what_cannot_be_read_is_asked_for_again_and_the_run_is_the_same():
 def test_a_silo_that_cannot_be_read_is_given_up_and_named():
     coordinator = make_coordinator(SILOS, PLAIN)
     asked, ask = spoilt(10**6)
-    with pytest.raises(ProtocolError, match=r"needs 3 answers and got 2; .* what silo-1 sent was set"):
+    with pytest.raises(ProtocolError, match=r"must have 3 answers, got 2; .* answer of silo-1 was rejected"):
         driving.drive(coordinator, ask)  # type: ignore[arg-type]
     assert asked == {0: MOST_ATTEMPTS}
 
@@ -161,7 +161,7 @@ def test_sampled_draws_weigh_in_expectation_as_everyone_does():
 
 @pytest.mark.parametrize("count", [0, 4, -1])
 def test_an_impossible_number_of_participants_is_refused(count):
-    with pytest.raises(InputError, match="n_participants must lie between 1 and the 3 silos"):
+    with pytest.raises(InputError, match="n_participants must be between 1 and the 3 silos"):
         SiloSampler(sizes=ROWS, rng=np.random.default_rng(0), n_participants=count)
 
 

@@ -143,7 +143,7 @@ def test_a_new_version_is_a_new_question_and_a_new_charge(study, tmp_path):
     with Ledger.create(tmp_path / "wide.db", epsilon=10.0, delta=DELTA) as ledger:
         first = sent(private_silo(study, ledger), steps(0))
         other = {"rows": bounded_rows(seed=1), "fingerprint": "other rows"}
-        with pytest.raises(LedgerError, match="must be those that its ledger knows as version '1'"):
+        with pytest.raises(LedgerError, match="must match version '1' in its ledger"):
             private_silo(study, ledger, **other)
         changed = private_silo(study, ledger, **other, version="2")
         assert sent(changed, steps(0)) != first
@@ -263,14 +263,14 @@ def exact_silo(study=EXACT, releases=ExactReleases):
         (steps(0, 10**9), "between 1 and"),
         (steps(0, shift=-1.0), "shift"),
         (steps(0, shift=math.nan), "shift"),
-        (steps(0, center=np.zeros(D)), "does not centre"),
+        (steps(0, center=np.zeros(D)), "must be left out"),
         (steps(0, align="other"), "alignment"),
         (steps(0, gains=np.ones(D - 1)), "gains must be 6 positive"),
         (steps(0, gains=np.zeros(D)), "gains must be 6 positive"),
         (steps(0, gains=np.full(D, np.inf)), "gains must be 6"),
         (steps(0, 2, pooled=np.ones((D, 3))), "a pooled product must be finite"),
         (steps(0, 2, pooled=np.full((D, R), np.inf)), "a pooled product must be finite"),
-        (AskMoment(label="mean"), "does not centre"),
+        (AskMoment(label="mean"), "where the study centres"),
         (Refusal(reason="x"), "must be sent a question"),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_saved_identity_is_private_never_overwritten_and_the_same_when_read(tm
     made.save(path)
     before = path.read_bytes()
     assert before.decode().splitlines()[1] not in repr(made)
-    with pytest.raises(InputError, match="must go to a new file"):
+    with pytest.raises(InputError, match="must be a new file"):
         Identity.new().save(path)
     assert path.read_bytes() == before
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -140,7 +140,7 @@ def test_a_saved_identity_is_private_never_overwritten_and_the_same_when_read(tm
 
 def test_files_that_are_no_private_identity_are_refused(tmp_path):
     path, crypto = tmp_path / "north.pem", require_cryptography()
-    with pytest.raises(InputError, match="must be a file that can be read"):
+    with pytest.raises(InputError, match="must be a readable file"):
         Identity.load(path)
     Identity.new().save(path)
     path.chmod(0o644)

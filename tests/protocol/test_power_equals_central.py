@@ -181,7 +181,7 @@ def test_it_stops_at_tol_and_says_so():
 
 def test_every_silo_must_be_heard_and_the_rank_known():
     usual = {"study": exact_study(6, 3), "corrected": True}
-    with pytest.raises(InputError, match="must hear every silo"):
+    with pytest.raises(InputError, match="must use every silo"):
         PowerSettings(rank=2, n_participants=2, **usual)
     with pytest.raises(InputError, match="must know the number of components"):
         PowerSettings(rank=0.5, **usual)

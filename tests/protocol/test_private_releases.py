@@ -279,7 +279,7 @@ def test_a_file_overwritten_between_two_steps_costs_and_gives_nothing(
     write(path, others())
     assert ask(silo, steps(1)) == Refusal(reason=NOT_YOURS)
     assert ledger.spent() == spent
-    assert "must hold the same rows" in caplog.text
+    assert "must not change while it is in use" in caplog.text
     again = ask(silo, steps(0))  # what was released already is given again
     assert np.array_equal(again.product, first.product)
 

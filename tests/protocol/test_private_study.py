@@ -133,5 +133,5 @@ def test_a_whole_run_spends_what_is_stated_at_every_silo_and_what_was_asked_for(
 
 
 def test_steps_without_a_number_of_steps_are_refused():
-    with pytest.raises(InputError, match="must know its number of steps"):
+    with pytest.raises(InputError, match="n_steps must be given"):
         replace(STEP, n_steps=None)

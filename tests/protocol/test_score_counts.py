@@ -69,7 +69,7 @@ def test_moment_and_scores_spend_the_studys_epsilon_together_and_no_other_questi
         alone = math.sqrt(spent.mu**2 - before.mu**2)
         assert alone == pytest.approx(agreed.budget.mu(SCORES), rel=1e-9)
         assert [entry.purpose for entry in ledger.entries()][-1] == SCORES
-        assert refused(ask(party, question(reach=np.full(2, 0.7))), "epsilon it agreed on")
+        assert refused(ask(party, question(reach=np.full(2, 0.7))), "its agreed epsilon")
         assert ledger.spent().n_releases == 2
 
 

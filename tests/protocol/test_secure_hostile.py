@@ -72,16 +72,16 @@ LIES = {
     "no rows": (lambda s: put(s, member("west", 0)), "signed by its silo"),
     "a stranger": (lambda s: put(s, member("center", 9, identity=Identity.new())), "silos of the study"),
     "another's name": (lambda s: put(s, member("west", 100, identity=Identity.new())), "signed by its silo"),
-    "another's key": (lambda s: put(s, member("south", 150, key=s.members[0].key)), "a key of its own"),
+    "another's key": (lambda s: put(s, member("south", 150, key=s.members[0].key)), "its own key"),
     "a key that gives no secret": (lambda s: put(s, member("west", 100, key=bytes(32))), "gives a secret"),
     "an earlier attempt's": (lambda s: put(s, member("west", 100, attempt=1)), "signed by its silo"),
     "a silo twice": (lambda s: replace(s, members=(*s.members, s.members[0])), "each once"),
     "a silo four times": (lambda s: replace(s, members=s.members[:1] * 4), "each once"),
     "another order": (lambda s: replace(s, members=s.members[::-1]), "each once"),
-    "one silo": (lambda s: replace(s, members=s.members[:1]), "the 2 silos that the study asks for"),
+    "one silo": (lambda s: replace(s, members=s.members[:1]), "at least 2 silos"),
     "no silo": (lambda s: replace(s, members=()), "got 0"),
-    "without it": (lambda s: replace(s, members=s.members[1:]), "have it with its number of rows"),
-    "another size of it": (lambda s: put(s, member("north", 299)), "have it with its number of rows"),
+    "without it": (lambda s: replace(s, members=s.members[1:]), "with its number of rows"),
+    "another size of it": (lambda s: put(s, member("north", 299)), "with its number of rows"),
     "another key of it": (lambda s: put(s, member("north", 300)), None),
     "another study": (lambda s: replace(s, study="0" * 64), "study and run"),
     "another run": (lambda s: replace(s, run="other"), "study and run"),
@@ -120,7 +120,7 @@ def test_a_key_is_bound_to_its_roll_though_the_ledger_could_not_pay(there):
     presents, north = {name: each.present() for name, each in there.items()}, there["north"]
     north.ledger.set_cap(EPSILON / 2, 1e-6)
     part = session_of(STUDY, {name: presents[name] for name in ("north", "south")})
-    assert refused(north.upload(session_of(STUDY, presents)), "would spend", "left")
+    assert refused(north.upload(session_of(STUDY, presents)), "this release needs", "left")
     assert refused(north.upload(part), "in one session only")
     assert north.charges == 0
 
@@ -146,12 +146,12 @@ def test_what_cannot_be_paid_is_refused_when_a_session_is_called_and_costs_nobod
     west = there["west"]
     assert isinstance(west.ask(Enrol()), Enrolment)
     west.ledger.set_cap(EPSILON / 2, 1e-6)
-    assert refused(west.ask(OpenSession(attempt=0)), "would spend", "left")
+    assert refused(west.ask(OpenSession(attempt=0)), "this release needs", "left")
     assert all(each.charges == 0 for each in there.values())
     west.ledger.set_cap(EPSILON, 1e-6)
     words_of(west.upload(called(STUDY, there)))
-    assert refused(west.ask(OpenSession(attempt=1)), "would spend", "left")
-    assert refused(west.ask(Enrol(), run="another run"), "would spend", "left")
+    assert refused(west.ask(OpenSession(attempt=1)), "this release needs", "left")
+    assert refused(west.ask(Enrol(), run="another run"), "this release needs", "left")
     assert west.ledger.spent().epsilon <= EPSILON * (1 + 1e-9)
 
 
@@ -170,7 +170,7 @@ def test_each_attempt_is_charged_and_more_than_agreed_are_refused(study):
     assert len(seen) == study.attempts * len(SIZES)
     for body in (Enrol(), OpenSession(attempt=study.attempts)):
         for name in (RUN, "another run"):
-            assert refused(there["north"].ask(body, run=name), "charged for 3 of 3 on these rows")
+            assert refused(there["north"].ask(body, run=name), "charged for 3 on these rows")
     assert all(each.charges == study.attempts for each in there.values())
     assert party("north", study, ledger=there["north"].ledger, version="2").present().charged == 0
 
@@ -182,7 +182,7 @@ def test_a_session_called_before_the_last_attempt_was_charged_is_refused_after_i
     twin = party("north", study, ledger=north.ledger)
     first, second = (called(study, {"north": each, **others}) for each in (north, twin))
     words_of(north.upload(first))
-    assert refused(twin.upload(second), "keep to the epsilon it agreed on")
+    assert refused(twin.upload(second), "stay within its agreed epsilon")
     assert north.charges == 1
 
 

@@ -243,7 +243,7 @@ def test_the_sums_of_an_attempt_compose_to_epsilon_and_the_statement_names_every
         assert solution.code_book.mu == pytest.approx(budget.total_mu * math.sqrt(sum(study.preparation)))
         for words in (
             f"the {len(labels)} noised sums over all silos",
-            "was for 1 attempt,",
+            "charged for 1 attempt,",
             "found privately",
         ):
             assert words in str(reported)
@@ -263,7 +263,7 @@ def test_the_statement_counts_the_attempts_of_earlier_runs():
     spent, reported = there["north"].ledger.spent(), stated(second, WHOLE)
     assert reported.protections[1].mu == pytest.approx(spent.mu)
     assert reported.protections[1].epsilon >= spent.epsilon * (1 - 1e-9)
-    assert "for 2 attempts, runs before this one counted. All 3 that the study allows" in str(reported)
+    assert "charged for 2 attempts, earlier runs included. All 3 that the study allows" in str(reported)
 
 
 def test_the_statement_counts_a_silo_that_was_asked_and_stayed_silent():
@@ -390,7 +390,7 @@ def test_sessions_that_cost_nobody_anything_do_not_count_and_still_come_to_an_en
     assert drive(coordinator, there).sizes == SIZES
     assert charges(there) == [1] * 4
     there = parties(once)
-    with pytest.raises(ProtocolError, match="too few were left"):
+    with pytest.raises(ProtocolError, match="got fewer; reconnect the others"):
         interrupted(coordinator_of(once, run="hopeless"), there, MOST_FREE_SESSIONS)
     assert charges(there) == [0] * 4
 
@@ -405,9 +405,9 @@ def test_a_silo_that_restarts_every_time_costs_no_more_attempts_than_were_agreed
 @pytest.mark.parametrize(
     ("study", "lost", "words"),
     [
-        (STUDY, {(2, "east"), (2, "west"), (4, "north")}, "round 4 needs 2 answers and got 1"),
+        (STUDY, {(2, "east"), (2, "west"), (4, "north")}, "round 4 must have 2 answers, got 1"),
         (study_of(attempts=1), {(2, "east")}, "within 1 attempts"),
-        (replace(SEVERAL, min_silos=4), {(number, "east") for number in range(2, 40)}, "bring back"),
+        (replace(SEVERAL, min_silos=4), {(number, "east") for number in range(2, 40)}, "reconnect"),
     ],
 )
 def test_attempts_end_at_their_bound_and_at_the_fewest_silos(study, lost, words):
@@ -419,11 +419,11 @@ def test_a_sum_that_is_ahead_or_not_listed_is_refused_and_costs_nothing():
     there = parties(SEVERAL)
     session, north = called(SEVERAL, there), there["north"]
     for index in (1, 2):
-        words = "in the study's order", f"sum 1 of 3 comes before sum {index + 1}"
+        words = "follow the study's order", f"sum 1 of 3 comes before sum {index + 1}"
         assert refused(north.ask(query_for(SEVERAL, session, index)), *words)
     for change in ({"index": 3}, {"index": -1}, {"label": "covariance"}, {"label": "another"}):
         question = msgspec.structs.replace(query_for(SEVERAL, session, 0), **change)
-        assert refused(north.ask(question), "one of those that the study lists")
+        assert refused(north.ask(question), "on the study's list")
     assert refused(north.ask(query_for(SEVERAL, session, 0, b"")))
     assert north.charges == 0
     uploads(SEVERAL, there, session, 0)
@@ -439,7 +439,7 @@ def test_a_sum_that_was_asked_for_gets_the_same_bytes_and_is_not_asked_for_in_ot
     for n_charged in (2, 3):
         for index, public in enumerate(OTHERS):
             told = north.ask(query_for(SEVERAL, session, index, public))
-            assert refused(told, "once in a session", "other numbers")
+            assert refused(told, "once in a session", "another question")
             assert np.array_equal(north.ask(query_for(SEVERAL, session, index)).words, sent[index])
         assert north.charges == n_charged
         uploads(SEVERAL, there, session, 2)
@@ -448,9 +448,9 @@ def test_a_sum_that_was_asked_for_gets_the_same_bytes_and_is_not_asked_for_in_ot
 @pytest.mark.parametrize(
     ("study", "body", "words"),
     [
-        (STUDY, AskMoment(label="mean"), "nothing but a secure sum leaves"),
-        (STUDY, AskMoment(label="covariance"), "nothing but a secure sum leaves"),
-        (STUDY, AskSteps(basis=np.eye(D)[:, :1], n_local_steps=1), "nothing but a secure sum leaves"),
+        (STUDY, AskMoment(label="mean"), "must be for a secure sum"),
+        (STUDY, AskMoment(label="covariance"), "must be for a secure sum"),
+        (STUDY, AskSteps(basis=np.eye(D)[:, :1], n_local_steps=1), "must be for a secure sum"),
         (STUDY, masked_moment(None), "a query must have a session"),
         (SEVERAL, ASK_MOMENT, "a query must have a session"),
         (PLAIN, OpenSession(attempt=0), "aggregation='secure'"),
@@ -473,14 +473,14 @@ DESIGN = {"noise": "clipped", "aggregation": "plain", "colluders": 0, "identitie
         ({"colluders": 2}, "must have more silos than the . that may collude"),
         ({"min_silos": 5}, "must have more silos than the . that may collude"),
         ({"attempts": 0}, "attempts must be at least 1"),
-        ({"noise": "step", "n_steps": 3}, "must go with noise='covariance'"),
+        ({"noise": "step", "n_steps": 3}, "must be used with noise='covariance'"),
         (
             {"noise": "none", "epsilon": math.inf},
             "aggregation='secure' must have a finite epsilon, got epsilon=inf",
         ),
         ({"aggregation": "other"}, "must be 'plain' or 'secure'"),
         ({"identities": (("a", "00" * 32), ("b", "00" * 32))}, "different names and keys"),
-        ({"identities": (("a", "00" * 32), ("b", "xx" * 32))}, "64 hexadecimal digits"),
+        ({"identities": (("a", "00" * 32), ("b", "xx" * 32))}, "64 lower-case hexadecimal digits"),
         *(
             ({"attempts": 1, **DESIGN, "design": design}, words)
             for design, words in [
@@ -501,5 +501,5 @@ def test_terms_that_cannot_be_are_refused(change, sentence):
 
 def test_a_silo_must_hold_the_identity_that_the_study_lists():
     swapped = zip(SIZES, [*SIZES][::-1], strict=True)
-    with pytest.raises(InputError, match="must hold the identity that the study lists"):
+    with pytest.raises(InputError, match="must have the identity in the study"):
         parties(study_of(identities=tuple((name, KEYS[other].public) for name, other in swapped)))

@@ -110,7 +110,7 @@ def test_log_of_a_silo_has_the_share_of_rows_that_a_computed_bound_shortens(aggr
     seen: dict[str, tuple[int, int]] = {}
     with caplog.at_level(logging.INFO, logger="fedpower.protocol.silo"):
         fed_pca(2, aggregation=aggregation, **KNOWN).fit_silos(silos, on_clipped=seen.update)
-    lines = [record.getMessage() for record in caplog.records if "shortened" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "were clipped" in record.getMessage()]
     assert len(lines) == len(silos)
     for name, (count, total) in seen.items():
         wanted = f"{100 * count / total:.1f}% of the rows of silo {name!r} ({count} of {total})"

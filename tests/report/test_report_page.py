@@ -129,8 +129,8 @@ def test_a_large_epsilon_is_called_what_it_is(result):
     privacy = result("private").run["privacy"]
     for epsilon, odds, level, verdict in (
         (0.5, "1.6", "good", "Every row is protected at ε = 0.5."),
-        (3.9999999959, "55", "care", "ε = 4 is weak protection."),
-        (12.0, "160,000", "bad", "ε = 12 is almost no protection."),
+        (3.9999999959, "54.6", "care", "ε = 4 is weak protection."),
+        (12.0, "163,000", "bad", "ε = 12 is almost no protection."),
     ):
         rows = [{**row, "epsilon": epsilon} for row in privacy["protections"]]
         near = {**result("private").run["angles"], "components": [1] * 4, "subspaces": [1] * 4}

@@ -13,13 +13,13 @@ from typing import Any
 ANALYSES = {
     "factor": ("factor", "FactorAnalysis", "Factor analysis: loadings with intervals."),
     "regress": ("regression", "Regression", "Regression on columns: least squares, ridge or components."),
-    "adjust": ("adjusted", "AdjustedPCA", "Principal components after covariates are partialled out."),
-    "monitor": ("monitor", "ProcessMonitor", "Limits of T² and SPE for new rows; --rows flags them locally."),
-    "correlate": ("correlation", "Correlations", "Correlations with intervals, and which differ from 0."),
-    "means": ("means", "MeanTests", "Test all column means at once, common factors removed."),
-    "communities": ("communities", "Communities", "Communities of nodes, where networks were released."),
-    "complete": ("completion", "Completion", "Components of ratings with gaps; --rows fills empty cells."),
-    "ranking": ("ranking", "Ranking", "Rank items from comparisons: scores and places with intervals."),
+    "adjust": ("adjusted", "AdjustedPCA", "Principal components after adjustment for covariates."),
+    "monitor": ("monitor", "ProcessMonitor", "Limits of T² and SPE; --rows checks new rows locally."),
+    "correlate": ("correlation", "Correlations", "Correlations with intervals and tests against 0."),
+    "means": ("means", "MeanTests", "Test all column means, with common factors removed."),
+    "communities": ("communities", "Communities", "Communities of nodes in released networks."),
+    "complete": ("completion", "Completion", "Predict missing ratings; --rows fills empty cells locally."),
+    "ranking": ("ranking", "Ranking", "Rank items from comparisons: scores and ranks with intervals."),
 }
 """The registry: by command of ``fedpower analyze``, a module, its class and what the command does."""
 

@@ -1,4 +1,4 @@
-"""``AdjustedPCA``: principal components of what covariates leave unexplained."""
+"""``AdjustedPCA``: principal components of columns after adjustment for covariates."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, MISSING
@@ -55,7 +55,7 @@ class AdjustedPCA(TransformerMixin, Analysis):
     n_components: int = base.components()
     _: KW_ONLY
     covariates: Sequence[str | int] = setting(
-        MISSING, "The columns to adjust for, such as age or the site.", kind=list, metavar="A,B,..."
+        MISSING, "Columns to adjust for, such as age or the site.", kind=list, metavar="A,B,..."
     )
     level: float = base.level()
     sampling: bool = base.sampling()
@@ -66,12 +66,12 @@ class AdjustedPCA(TransformerMixin, Analysis):
         given = [self.covariates] if isinstance(self.covariates, str | int) else list(self.covariates)
         self._out = [release.column(name) for name in given]
         self._in = [place for place in range(release.n_features) if place not in self._out]
-        must = "some of the columns and not all"
+        must = "some of the columns, but not all"
         require(bool(self._out and self._in), "covariates", must, given)
         self.columns_ = [release.names[place] for place in self._in]
         self.covariates_ = [release.names[place] for place in self._out]
         most = len(self._in)
-        require(k <= most, "n_components", f"at most the {most} columns that are left", k)
+        require(k <= most, "n_components", f"at most {most}, the number of other columns", k)
         values, vectors = base.eigenpairs(self._adjusted(covariance))
         self.components_ = np.asarray(fix_signs(vectors[:, :k]).T)
         self.explained_variance_, self.spectrum_ = values[:k].copy(), values
@@ -117,12 +117,12 @@ class AdjustedPCA(TransformerMixin, Analysis):
             "Component": labels,
             "Variance": self.explained_variance_,
             **self._interval_columns(),
-            "Share of what is left": self.explained_variance_ratio_,
+            "Share of rest": self.explained_variance_ratio_,
             "Angle": self.component_angles_,
         }
         yield Table("Variances", "variances.csv", variances)
         loadings = dict(zip(labels, self.components_, strict=True))
         yield Table("Loadings", "loadings.csv", {"Column": self.columns_, **loadings})
-        caption = "Variances after adjustment; a ring is a component not determined."
+        caption = "Variances after adjustment; a ring marks a component that is not determined."
         yield base.variance_chart(self.spectrum_, self.component_angles_ <= DETERMINED, caption)
         yield from base.loadings_chart(self.components_, self.columns_, "Columns", "components")

@@ -45,17 +45,17 @@ def level(default: float = 0.95, help: str = "Level of the intervals.") -> Any:
 
 
 def sampling() -> Any:
-    help = "Whether rows are a sample, whose error counts too; else intervals hold the privacy noise alone."
+    help = "Include sampling error in intervals; otherwise only privacy noise."
     return setting(True, help, "flag")
 
 
 @dataclass_transform(eq_default=False)
 class Analysis(BaseEstimator):
-    """An estimator in scikit-learn's manners whose data is a released covariance.
+    """A scikit-learn estimator that is fitted to a released covariance.
 
-    A subclass declares parameters with `fedpower.options.setting` and has `_fit` and `_page`; programs get
-    its parameters and fitted attributes. A line in the registry of `fedpower.analysis` makes it a command
-    of ``fedpower analyze``. Every analysis has ``release_``.
+    A subclass declares parameters with `fedpower.options.setting` and has `_fit` and `_page`. A line in the
+    registry of `fedpower.analysis` makes it a command of ``fedpower analyze``. Every analysis has
+    ``release_``.
     """
 
     kind: ClassVar[str]
@@ -82,7 +82,7 @@ class Analysis(BaseEstimator):
         release = covariance_of(X)
         if self.needs_covariance and not release.centered:
             raise InputError(
-                "a covariance must be about the mean for this analysis, got one about the origin; centre it"
+                "the release must be centred on the mean for this analysis, got center=False; fit it again"
             )
         self._check_parameters()
         self.release_, self.columns_ = release, list(release.names)
@@ -157,8 +157,8 @@ class Analysis(BaseEstimator):
         return {"Standard error": self.standard_error_[at], "From": self.low_[at], "To": self.high_[at]}
 
     def _interval_sentence(self) -> str:
-        more = " and that of sampling normal rows" if self.sampling else " alone"
-        return f"Intervals are of {text.percent(self.level)} each and hold the privacy noise{more}."
+        more = "privacy noise and sampling error (normal rows)" if self.sampling else "privacy noise only"
+        return f"Each interval has a level of {text.percent(self.level)} and includes {more}."
 
     def _angle_sentences(self, n_columns: int) -> list[str]:
         angles, exact = (self.component_angles_, self.subspace_angles_), self.release_.noise_std == 0
@@ -168,8 +168,8 @@ class Analysis(BaseEstimator):
         """Yield what the floor and the bound on rows mean for the numbers."""
         if self.n_floored_:
             yield (
-                f"{text.count(self.n_floored_, 'eigenvalue')} of the noised covariance lay below the noise's "
-                "own standard deviation and were raised to it: directions of less variance are not known."
+                f"{text.count(self.n_floored_, 'eigenvalue')} of the noised covariance raised to the noise's "
+                "standard deviation: noise hides directions of less variance."
             )
         share = self.clipping_share_
         if share is not None and self.needs_covariance and np.isfinite(getattr(self, "low_", np.nan)).any():
@@ -184,7 +184,7 @@ def interval_chart(
     title: str,
     names: Iterable[Any],
     *numbers: Array,
-    caption: str = "A line is an interval; a cross has 0 within it.",
+    caption: str = "Lines are intervals; a cross marks an interval that contains 0.",
 ) -> Picture:
     """Return a picture of values, and the low and high ends of their intervals."""
     values, low, high = (ends.tolist() for ends in numbers)
@@ -232,10 +232,8 @@ def new_rows(
 def _dependent(release: Covariance) -> InputError:
     variances = np.diagonal(release.covariance)
     flat = np.flatnonzero(~(variances > 1e-12 * (variances + release.mean**2)))
-    got = f"'{release.names[flat[0]]}', which does not vary" if flat.size else "some that follow from others"
-    return InputError(
-        f"the columns must vary independently for this analysis, got {got}; release without such a column"
-    )
+    got = f"'{release.names[flat[0]]}', which is constant" if flat.size else "a column that others determine"
+    return InputError(f"the columns must vary independently for this analysis, got {got}; fit without it")
 
 
 # --- the covariance and its noise ------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``Communities``: which nodes of silos' networks belong together, from what was released of them."""
+"""``Communities``: which nodes of silos' networks belong together, from a released network."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -82,18 +82,18 @@ class Communities(Analysis):
     _: KW_ONLY
     labels: Any = setting(
         None,
-        "A labelling to compare with, by node; a mapping may leave nodes out (CSV: lines of node,label).",
+        "Known labels by node, for comparison; a mapping may omit nodes (CSV: lines of node,label).",
         kind=Path,
         metavar="CSV",
         parse=read_pairs,
     )
-    random_state: int | None = setting(0, "Of k-means' starts.", option=None)
+    random_state: int | None = setting(0, "Seed of k-means.", option=None)
 
     def _fit(self, release: Covariance) -> None:
         k, unit, most = self.n_communities, release.study.network, release.study.edge_weight
         if not unit:
             raise InputError(
-                "communities must be found from networks, got tables; see `fedpower fit --network edge`"
+                "communities must come from networks, got tables; see `fedpower fit --network edge`"
             )
         compared = self.compared(release.names)
         by_edge, std = unit == "edge", release.noise_std * most
@@ -133,7 +133,7 @@ class Communities(Analysis):
     def compared(self, names: Sequence[str]) -> tuple[Labels, Any] | None:
         """Return which of all nodes are compared, and their labels; refuse a k or labels that cannot be."""
         self._check_parameters()
-        k, must = self.n_communities, "at most the number of nodes less one"
+        k, must = self.n_communities, "less than the number of nodes"
         require(k < len(names), "n_communities", must, k)
         if self.labels is None:
             return None
@@ -141,13 +141,13 @@ class Communities(Analysis):
             places = {name: place for place, name in enumerate(names)}
             odd = [str(name) for name in self.labels if str(name) not in places]
             if odd or not self.labels:
-                got = f"another, {odd[0]!r}" if odd else "none"
+                got = f"{odd[0]!r}, which is not a node" if odd else "none"
                 raise InputError(f"labels must be of nodes of the networks, got {got}")
             chosen = np.array([places[str(name)] for name in self.labels], dtype=np.intp)
             return chosen, np.array([str(label) for label in self.labels.values()])
         given = np.asarray(self.labels)
         if given.shape != (len(names),):
-            raise InputError(f"labels must have one per node, got shape {given.shape} for {len(names)} nodes")
+            raise InputError(f"labels must have one label per node ({len(names)}), got shape {given.shape}")
         return np.arange(len(names), dtype=np.intp), given
 
     def _page(self) -> Contents:
@@ -170,15 +170,14 @@ class Communities(Analysis):
         if self.chance_edge_ is not None:
             above = self.n_above_chance_
             yield (
-                "Edges that are equally likely for all pairs exceed an eigenvalue of "
-                f"{number(self.chance_edge_, 3)} with probability {_CHANCE:.0%}: {above} "
-                f"of {k} {'is' if above == 1 else 'are'} larger, and the last one is "
+                f"Random edges exceed an eigenvalue of {number(self.chance_edge_, 3)} with probability "
+                f"{_CHANCE:.0%}: {above} of {k} {'is' if above == 1 else 'are'} larger; the smallest is "
                 f"{number(float(self.eigenvalues_[-1]), 3)}."
             )
         else:
             yield (
-                "The mean weight of a pair of nodes is not known: rows were protected, scaled to norm 1; "
-                "protect edges to have it."
+                "The mean weight of a pair of nodes is unknown, because rows were scaled to norm 1; "
+                "use unit='edge' to get it."
             )
         if self.agreement_ is not None:
             yield (
@@ -209,8 +208,8 @@ class Communities(Analysis):
             names = (f"coordinate {pair[0] + 1}", f"coordinate {pair[1] + 1}")
             yield Picture(
                 drawn("nodes_plane", across, upwards, self.labels_.tolist(), names),
-                "Every node by two of its coordinates; each community has its own marks. All of it was "
-                "computed from what was released.",
+                "Every node by two of its coordinates; each community has its own marks. All of it follows "
+                "from the release.",
             )
 
 

@@ -1,4 +1,4 @@
-"""``Completion``: what empty cells would hold, from the released covariance of those that are not."""
+"""``Completion``: predictions of missing ratings from a released covariance of ratings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY
@@ -26,7 +26,7 @@ _LEAST_COUNT = 1e-12  # of pairs' shares, without noise: nobody rated both
 
 
 class Filled(NamedTuple):
-    """Rows without empty cells, and intervals for those that were empty."""
+    """Rows without empty cells, and intervals for the filled cells."""
 
     values: Array
     low: Array
@@ -75,7 +75,9 @@ class Completion(TransformerMixin, Analysis):
     kind = "complete"
     needs_covariance = False
 
-    n_components: int = base.components("Number of components, at most: noise must not be able to show them.")
+    n_components: int = base.components(
+        "Largest number of components; those that noise can explain are left out."
+    )
     _: KW_ONLY
     level: float = base.level()
 
@@ -87,7 +89,7 @@ class Completion(TransformerMixin, Analysis):
             _about_the_middle(release, d),
             release.noise_std * (release.treatment.row_norm or 1.0) ** 2,
         )
-        # A count below two standard deviations may be nobody's.
+        # A count below two standard deviations may be 0.
         least = max(2.0 * sigma / KNOWN**2, _LEAST_COUNT)
         ends = np.array(list(spans.values()))
         self._middle, self._half = ends.mean(axis=1), (ends[:, 1] - ends[:, 0]) / 2
@@ -176,23 +178,23 @@ class Completion(TransformerMixin, Analysis):
         deviations = np.sqrt(self.noise_variance_ + np.sum(self.loadings_**2, axis=1))
         yield f"Completion of {count(len(names), 'item')} through {count(used, 'component')}"
         if used:
-            more = "" if used == asked else "; noise alone could show the others"
+            more = "" if used == asked else "; noise could explain the others"
             yield f"{used} of {count(asked, 'component')} {'is' if used == 1 else 'are'} used{more}."
         else:
             yield (
-                "No component is used, for noise alone could show any: empty cells are filled with the "
-                "items' means. Take a larger epsilon, fewer items or more persons."
+                "No component is used, because noise could explain all of them: the items' means fill empty "
+                "cells. Use a larger epsilon, fewer items or more persons."
             )
         yield (
             f"Predictions have a standard deviation of {number(float(np.median(outside)), 3)} for a person "
-            f"who rated much, and of {number(float(np.median(deviations)), 3)} for one who rated nothing: "
-            "medians over items."
+            f"with many ratings, and of {number(float(np.median(deviations)), 3)} for a person without "
+            "ratings (medians over items)."
         )
         yield (
-            "A row that the bound shortens counts for less in all its pairs. Extreme ratings make longer "
-            "rows: if items are few, means are nearer to the middle, and deviations and intervals too small."
+            "Clipped rows count less, and extreme ratings make longer rows. With few items, means are too "
+            "close to the middle, and deviations and intervals too small."
         )
-        yield f"New rows are completed where they are, with intervals of {percent(self.level)}."
+        yield f"New rows are filled locally, with intervals of {percent(self.level)}."
         items = {
             "Item": names,
             "Mean": self.mean_,
@@ -204,7 +206,7 @@ class Completion(TransformerMixin, Analysis):
         if used:
             loadings = {f"pc{place}": values for place, values in enumerate(self.loadings_.T, start=1)}
             yield Table("Loadings", "loadings.csv", {"Item": names, **loadings})
-        caption = "Variances, items weighed by how often they are rated; squares are not used."
+        caption = "Variances, with items weighted by their number of ratings; squares are not used."
         yield base.variance_chart(self.spectrum_, [True] * used, caption)
         yield from base.loadings_chart(self.loadings_.T, names, "Items", "components")
 
@@ -283,9 +285,9 @@ def _spans(release: Covariance) -> Mapping[str, tuple[float, float]]:
     spans = {} if rules is None else rules.spans
     if not spans or 2 * len(spans) != release.n_features:
         got = "other columns too" if spans else "none"
-        raise InputError(f"a covariance must be of ratings, columns with rules of kind 'rating', got {got}")
+        raise InputError(f"the release must have only columns with rules of kind 'rating', got {got}")
     if treatment.center is not None or treatment.scale is not None:
-        raise InputError("a covariance of ratings must be released without offsets and scales, got some")
+        raise InputError("ratings must be released without offsets and scales, got some")
     return spans
 
 

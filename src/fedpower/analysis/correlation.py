@@ -75,12 +75,12 @@ class Correlations(Analysis):
         distinct = self.distinct_[lower]
         yield f"Correlations of {len(names)} columns"
         yield (
-            f"{int(distinct.sum())} of {count(len(distinct), 'pair')} differ from 0, with a chance of at "
-            f"most {percent(1 - self.level)} that one of them does not."
+            f"{int(distinct.sum())} of {count(len(distinct), 'pair')} differ from 0. The probability that "
+            f"any of these findings is wrong is at most {percent(1 - self.level)}."
         )
         yield self._interval_sentence()
         if self.release_.noise_std > 0:
-            yield "Correlations have a shrunk spectrum; intervals are of those released, before it."
+            yield "Correlations have a shrunk spectrum; intervals are of the released correlations."
         order = np.argsort(-np.abs(self.correlation_[lower]), kind="stable")
         at = (lower[0][order], lower[1][order])
         columns = {
@@ -92,7 +92,7 @@ class Correlations(Analysis):
         yield Table("Correlations, the largest first", "correlations.csv", columns)
         yield Picture(
             drawn("heat_map", self.correlation_.tolist(), names, self.distinct_.tolist()),
-            "The stronger the colour, the larger the correlation; a cross is one that may be 0. "
+            "Stronger colours are larger correlations; a cross marks one that may be 0. "
             "The table has the numbers.",
         )
 

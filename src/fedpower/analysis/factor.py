@@ -60,7 +60,7 @@ class FactorAnalysis(Analysis):
     )
     _: KW_ONLY
     rotation: Literal["varimax", "none"] = setting(
-        "varimax", "How factors are made simple; none keeps them on principal axes.", ("varimax", "none")
+        "varimax", "Rotation to simple factors; none keeps principal axes.", ("varimax", "none")
     )
     level: float = base.level()
     sampling: bool = base.sampling()
@@ -105,8 +105,8 @@ class FactorAnalysis(Analysis):
         yield self._interval_sentence()
         if self.n_at_bound_:
             yield (
-                f"{count(self.n_at_bound_, 'column')} would have no variance of its own left (a Heywood "
-                "case): its loadings are at their limit, and not to be trusted."
+                f"The factors explain {count(self.n_at_bound_, 'column')} completely (a Heywood case): such "
+                "loadings are at their limit and not reliable."
             )
         columns: dict[str, Any] = {"Column": self.columns_}
         for place, factor in enumerate(factors):
@@ -115,7 +115,7 @@ class FactorAnalysis(Analysis):
         yield Table("Loadings", "loadings.csv", {**columns, "Communality": self.communality_})
         yield from base.loadings_chart(self.loadings_.T, self.columns_, "Columns", "factors")
         for factor, *ends in zip(factors, self.loadings_.T, self.low_.T, self.high_.T, strict=True):
-            caption = f"{factor.capitalize()}: a line is an interval; a cross has 0 within it."
+            caption = f"{factor.capitalize()}: lines are intervals; a cross marks one that contains 0."
             yield base.interval_chart(f"Loadings of {factor}", self.columns_, *ends, caption=caption)
 
 
@@ -174,8 +174,8 @@ class _Fitted(NamedTuple):
 
     def near(self, correlation: Array, inverse: Array) -> Array:
         """Return the loadings that minimise the errors of nearly the same correlations."""
-        moved = (self.weights * (correlation - self.correlation)) @ self.loadings
-        return np.asarray(self.loadings + (inverse @ moved.ravel()).reshape(moved.shape))
+        change = (self.weights * (correlation - self.correlation)) @ self.loadings
+        return np.asarray(self.loadings + (inverse @ change.ravel()).reshape(change.shape))
 
 
 def _fit(release: Covariance, k: int) -> _Fitted:

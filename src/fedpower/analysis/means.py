@@ -1,4 +1,4 @@
-"""``MeanTests``: which column means are not what they should be, after common factors are removed."""
+"""``MeanTests``: which column means differ from expected values, after common factors are removed."""
 
 import math
 from collections.abc import Mapping
@@ -68,21 +68,21 @@ class MeanTests(Analysis):
     _: KW_ONLY
     null: Any = setting(
         0.0,
-        "What means should be: a number for all columns, or by column; 0 by default.",
+        "Expected means: a number for all columns, or by column; 0 by default.",
         parse=_nulls,
         multiple=True,
         metavar="[COLUMN=]NUMBER",
     )
     level: float = base.level(help="Level of the intervals; 1 − level is the false discovery rate.")
     null_share: float = setting(
-        0.9, "Share of columns, nearest to null, that the factors' mean is fitted to.", "part", option=None
+        0.9, "Share of columns, nearest to null, that determine the factors' mean.", "part", option=None
     )
 
     def _fit(self, release: Covariance) -> None:
         covariance, self.n_floored_ = base.usable(release)
         d, n, k = release.n_features, release.n_samples, self.n_factors
         null, nearest = self._null_of(release), max(int(np.ceil(self.null_share * d)), 1)
-        must = f"at most {nearest - 1}, below the {nearest} columns that factors are fitted to"
+        must = f"at most {nearest - 1}, below the {nearest} columns that determine factors"
         require(k < nearest, "n_factors", must, k)
         noise = (release.mean_noise_std * release.units) ** 2
         away = release.mean - null
@@ -124,15 +124,15 @@ class MeanTests(Analysis):
         factors = f", {count(self.n_factors, 'factor')} removed" if self.n_factors else ""
         yield f"Tests of {means}{factors}"
         yield (
-            f"{int(self.rejected_.sum())} of {means} are not what they should be; "
-            f"at most {percent(1 - self.level)} of these findings are expected to be false."
+            f"{int(self.rejected_.sum())} of {means} differ from their expected values; "
+            f"on average, at most {percent(1 - self.level)} of these findings are false."
         )
         noise = float(np.median(self.noise_share_))
         yield f"Privacy noise makes up {percent(noise)} of the squared error of the median column."
         columns = {
             "Column": self.columns_,
             "Mean": self.mean_,
-            "Should be": self.null_,
+            "Expected": self.null_,
             **self._interval_columns(),
             "p": self.p_value_,
             "q": self.q_value_,
@@ -140,6 +140,6 @@ class MeanTests(Analysis):
         }
         yield Table("Means", "means.csv", columns)
         differences = (ends - self.null_ for ends in (self.mean_, self.low_, self.high_))
-        caption = "A line is an interval of the difference; a cross has 0 within it."
-        title = "How far means are from what they should be"
+        caption = "Lines are intervals of the difference; a cross marks one that contains 0."
+        title = "Differences of means from their expected values"
         yield base.interval_chart(title, self.columns_, *differences, caption=caption)

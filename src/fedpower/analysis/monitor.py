@@ -1,4 +1,4 @@
-"""``ProcessMonitor``: limits for new rows, from a released covariance; rows are flagged where they are."""
+"""``ProcessMonitor``: limits for new rows, from a released covariance; rows are checked locally."""
 
 from dataclasses import KW_ONLY
 from functools import partial
@@ -108,22 +108,22 @@ class ProcessMonitor(OutlierMixin, Analysis):
         exact = self.release_.noise_std == 0
         yield f"Limits for new rows of {count(len(self.mean_), 'column')}"
         yield (
-            f"A row like those of the release keeps T² ≤ {number(self.t2_limit_)} and SPE ≤ "
-            f"{number(self.spe_limit_)} with probability {percent(self.level)} each."
+            f"A usual row has T² ≤ {number(self.t2_limit_)} and SPE ≤ {number(self.spe_limit_)}, each with "
+            f"probability {percent(self.level)}."
         )
         if exact:
-            yield "No noise was added, so the limits are those of the rows themselves."
+            yield "The limits are exact, because no noise was added."
         yield from self._angle_sentences(len(self.mean_))
         if not exact and self.subspace_angles_[-1] > DETERMINED:
-            yield "T² measures directions that are not determined: take fewer components."
-        within = f"distance within the {count(len(self.components_), 'component')}"
+            yield "T² includes directions that are not determined; use fewer components."
+        within = f"distance within {count(len(self.components_), 'component')}"
         limits = {
             "Statistic": ("T²", "SPE"),
             "Limit": (self.t2_limit_, self.spe_limit_),
-            "What it measures": (within, "distance from them"),
+            "Meaning": (within, "distance from them"),
         }
         yield Table("Limits", "limits.csv", limits)
         columns = {"Column": self.columns_, "Mean": self.mean_, "Deviation": self.scale_}
         yield Table("Columns", "columns.csv", columns)
-        caption = "Variances of standardised columns; T² uses the components."
+        caption = "Variances of standardized columns; T² uses the components."
         yield base.variance_chart(self.spectrum_, self.component_angles_ <= DETERMINED, caption)

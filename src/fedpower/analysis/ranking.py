@@ -1,4 +1,4 @@
-"""``Ranking``: items in order, from comparisons of two at a time that silos hold."""
+"""``Ranking``: items in order, from a release of pairwise comparisons."""
 
 from dataclasses import KW_ONLY
 from itertools import pairwise
@@ -61,7 +61,7 @@ class Ranking(Analysis):
     rank_low_, rank_high_ : ndarray of int of shape (d,)
         Best and worst place of each item, with confidence ``level`` or more.
     distinct_ : ndarray of bool of shape (d, d)
-        Which items differ, all verdicts together at ``level`` [MRSW24].
+        Which items differ, all tests together at ``level`` [MRSW24].
     determined_ : bool
         Whether there are enough comparisons for intervals.
     comparisons_ : ndarray of shape (d,)
@@ -84,25 +84,25 @@ class Ranking(Analysis):
 
     method: Literal["least-squares", "bradley-terry"] = setting(
         "least-squares",
-        "Scores in units of the outcome, or logarithms of odds of comparisons without margin.",
+        "Scores in units of the outcome, or log odds of comparisons without margin.",
         ("least-squares", "bradley-terry"),
     )
     _: KW_ONLY
-    level: float = base.level(help="Level of intervals, of places and of verdicts.")
+    level: float = base.level(help="Level of intervals, ranks and tests.")
     sampling: bool = base.sampling()
 
     def _fit(self, release: Covariance) -> None:
         rule, odds = _rule_of(release), self.method == "bradley-terry"
         if odds and rule.margin:
             raise InputError(
-                f"comparisons must be won or lost, got margins in '{rule.margin}'; take least squares"
+                f"comparisons must be won or lost, got margins in '{rule.margin}'; use least squares"
             )
         graph, steepest = _graph(release, rule), _STEEPEST if odds else 1.0
         d, least = len(graph.wins), _least(graph.laplacian)
         if graph.noise == 0 and least <= _CONNECTED * float(np.abs(graph.laplacian).max()):
             raise InputError(
-                "comparisons must tie all items together to be ranked, got items that nothing connects with "
-                "the others; rank each group by itself"
+                "comparisons must connect all items, got groups of items without a connection; "
+                "rank each group by itself"
             )
         edge = base.CLEAR * graph.noise * float(np.sqrt(2.0 * (d - 1)))
         solved = _odds(graph) if odds else (_inverse(graph.laplacian) @ graph.wins, graph.laplacian)
@@ -110,7 +110,7 @@ class Ranking(Analysis):
             solved = None
         if solved is None and graph.noise == 0 and odds:
             raise InputError(
-                "scores must be finite, got an item that wins or loses nearly all; take least squares"
+                "scores must be finite, got an item that wins or loses nearly always; use least squares"
             )
         self.determined_, self._rule, self.items_ = solved is not None, rule, rule.levels
         if solved is None:  # least squares with the Laplacian's eigenvalues raised to the noise's deviation
@@ -179,9 +179,9 @@ class Ranking(Analysis):
         check_is_fitted(self)
         if self._rule.margin:
             got = f"margins in '{self._rule.margin}'"
-            raise InputError(f"comparisons must be won or lost, got {got}; take the difference of scores")
+            raise InputError(f"comparisons must be won or lost, got {got}; use the difference of scores")
         for name in (first, second):
-            require(name in self.items_, "an item", "one of those that were ranked", name)
+            require(name in self.items_, "an item", "one of the ranked items", name)
         i, j = self.items_.index(first), self.items_.index(second)
         width = base.quantile(self.level) * self.difference_error_[i, j]
         ends = self.scores_[i] - self.scores_[j] + np.array([0.0, -width, width])
@@ -197,20 +197,20 @@ class Ranking(Analysis):
         yield f"Ranking of {count(len(names), 'item')} by {method}{ending}"
         if self.determined_:
             yield (
-                f"{sum(distinct)} of {len(distinct)} neighbours differ, all such verdicts together at "
-                f"{percent(self.level)}; intervals and places are of {percent(self.level)} for each item "
-                f"and hold the privacy noise{' and that of the outcomes' if self.sampling else ' alone'}."
+                f"{sum(distinct)} of {len(distinct)} neighbours differ, all tests together at "
+                f"{percent(self.level)}. Intervals and ranks have a level of {percent(self.level)} per item "
+                f"and include privacy noise{' and that of the outcomes' if self.sampling else ' only'}."
             )
             numbers = (values[order] for values in (self.scores_, self.low_, self.high_))
-            caption = "A line is an interval; a cross has 0 within it, the mean of all items."
+            caption = "Lines are intervals; a cross marks one that contains 0, the mean of all items."
             yield base.interval_chart("Scores with their intervals", names, *numbers, caption=caption)
         else:
             yield (
-                "Scores are not determined: noise hides how comparisons connect the items. Places are a "
+                "Scores are not determined: noise hides how comparisons connect the items. Ranks are a "
                 "guess, without intervals. Rank fewer items, add comparisons, or use a larger epsilon."
             )
         if self._rule.margin:
-            yield f"A difference of scores is the {self._rule.margin} to expect; the mean score is 0."
+            yield f"The difference of two scores is the expected {self._rule.margin}; the mean score is 0."
         else:
             yield "The mean score is 0."
             first, last = names[0], names[-1]
@@ -223,10 +223,10 @@ class Ranking(Analysis):
         places = zip(self.rank_low_[order], self.rank_high_[order], strict=True)
         columns = {
             "Item": names,
-            "Place": self.rank_[order],
+            "Rank": self.rank_[order],
             "Score": self.scores_[order],
             **self._interval_columns(order),
-            "Places": [f"{low} to {high}" if low < high else f"{low}" for low, high in places],
+            "Possible ranks": [f"{low} to {high}" if low < high else f"{low}" for low, high in places],
             "Differs from next": [*distinct, ""],
         }
         yield Table("Ranking", "ranking.csv", columns)
@@ -238,8 +238,7 @@ def _rule_of(release: Covariance) -> Rule:
     rule = None if rules is None else rules.comparison
     if rule is None or release.feature_names != rule.features:
         raise InputError(
-            "a covariance must be of comparisons to be ranked, got another; "
-            "give a code book with items and against"
+            "the release must be of comparisons, got another; give a code book with items and against"
         )
     return rule
 

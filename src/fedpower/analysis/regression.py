@@ -1,4 +1,4 @@
-"""``Regression``: a column explained by others, with intervals: least squares, ridge or on components."""
+"""``Regression``: one column regressed on others, with intervals: least squares, ridge or components."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, MISSING
@@ -47,23 +47,21 @@ class Regression(RegressorMixin, Analysis):
 
     kind = "regression"
 
-    target: str | int = setting(MISSING, "The column to explain.", kind=str, metavar="COLUMN")
+    target: str | int = setting(MISSING, "Column to predict.", kind=str, metavar="COLUMN")
     _: KW_ONLY
     predictors: Sequence[str | int] | None = setting(
-        None, "Columns to explain it by; all others by default.", kind=list, metavar="A,B,..."
+        None, "Columns to predict it from; all others by default.", kind=list, metavar="A,B,..."
     )
-    alpha: float = setting(
-        0.0, "Ridge penalty of the sum over all rows, as in scikit-learn's Ridge.", "amount"
-    )
+    alpha: float = setting(0.0, "Ridge penalty, as in scikit-learn's Ridge.", "amount")
     n_components: int | None = setting(
-        None, "Regress on so many principal components instead.", "count", option="-k --components"
+        None, "Number of principal components to regress on.", "count", option="-k --components"
     )
     level: float = base.level()
     sampling: bool = base.sampling()
 
     def _fit(self, release: Covariance) -> None:
         if self.alpha and self.n_components is not None:
-            raise InputError("a regression must be either ridge or on components, got both; leave one out")
+            raise InputError("alpha and n_components must not be used together, got both; leave one out")
         self._aim = release.column(self.target)
         given = range(release.n_features) if self.predictors is None else self.predictors
         self._places = [place for place in map(release.column, given) if place != self._aim]
@@ -71,7 +69,7 @@ class Regression(RegressorMixin, Analysis):
         is_set = 0 < most == len(set(self._places))
         require(is_set, "predictors", "columns other than the target, each once", list(given))
         k = self.n_components
-        require(k is None or k <= most, "n_components", f"at most the {most} predictors", k)
+        require(k is None or k <= most, "n_components", f"at most {most}, the number of predictors", k)
         self._penalty = float(self.alpha) * release.divisor / release.n_samples
         covariance, self.n_floored_ = base.usable(release)
         values = self._statistic(covariance, release.mean)
@@ -139,8 +137,8 @@ class Regression(RegressorMixin, Analysis):
             yield base.interval_chart(title, self.predictors_, self.coef_, self.low_, self.high_)
         else:
             yield (
-                "The predictors vary too little compared with the noise in some direction, so no interval "
-                "can be given: take a larger alpha, fewer predictors or components, or a larger epsilon."
+                "Intervals are unavailable: in some direction the predictors vary too little compared with "
+                "the noise. Use a larger alpha, fewer predictors or components, or a larger epsilon."
             )
         columns = {"Column": self.predictors_, "Coefficient": self.coef_, **self._interval_columns()}
         yield Table("Coefficients", "coefficients.csv", columns)

@@ -1,10 +1,8 @@
 """`fedpower inspect` and `plan`: what tables contain, and what a fit would cost, before anything is spent."""
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
-from importlib.resources import files as resources
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from itertools import chain, compress
 from pathlib import Path
 from typing import Any
@@ -28,11 +26,9 @@ from fedpower.privacy.statement import as_sentence
 from fedpower.report.record import plain
 from fedpower.report.result import Result, read_result
 from fedpower.report.text import MISSING, count, human_bytes, listed, number
-from fedpower.rows.inspecting import ColumnLook, draft_of, look_at, stored_types
+from fedpower.rows.inspecting import ColumnLook, drafted, look_at, stored_types, together
 from fedpower.rows.opening import is_text, open_source
 from fedpower.rows.ruled import every_problem
-from fedpower.rules.codebook import FORMAT
-from fedpower.toml import as_toml, toml_key
 
 
 @click.command(
@@ -177,11 +173,6 @@ _SHOWN, _LONGEST = 5, 24  # levels that are shown of a column, and letters of a 
 
 _FACTS = ("name", "type", "n_rows", "n_missing", "n_odd", "low", "high", "levels", "doubts")
 
-_PUBLIC = "# Drafted from names and stored types alone: no row has a part in it.\n"
-_CONFIDENTIAL = (
-    "# Confidential: drafted from rows. Do not send; propose a code book from what you know instead.\n"
-)
-
 
 @click.command(cls=Command, epilog="Example: fedpower inspect north.csv south.csv --draft codebook.toml")
 @options(
@@ -209,7 +200,7 @@ def inspect(
             for name, source in sources.items()
         ]
         with new_file(draft, force=force) as place:
-            place.write_text(_drafted(types, from_rows=from_rows), encoding="utf-8")
+            place.write_text(drafted(types, from_rows=from_rows), encoding="utf-8")
     if as_json:
         record: dict[str, Any] = {"draft": None if draft is None else str(draft)}
         record["files"] = {
@@ -245,29 +236,10 @@ def _tables_of(columns: dict[str, list[ColumnLook]]) -> Iterator[tuple[list[str]
         rows = []
         for column in held[0]:
             same = [looks[column] for looks in held]
-            missing, look = sum(look.n_missing for look in same), _together(same)
+            missing, look = sum(look.n_missing for look in same), together(same)
             doubts = dict.fromkeys(chain.from_iterable(look.doubts for look in same))
             rows.append([column, look.type, f"{missing or ''}", _cells_of(look), "; ".join(doubts)])
         yield group, rows
-
-
-def _together(looks: Sequence[ColumnLook]) -> ColumnLook:
-    """Return what a column holds in several files."""
-    lows, highs = ([x for look in looks if (x := getattr(look, end)) is not None] for end in ("low", "high"))
-    levels: Counter[str] | None = Counter()
-    for look in looks:
-        levels = None if levels is None or look.levels is None else levels + Counter(look.levels)
-    ordered = None if levels is None else dict(levels.most_common())
-    return replace(looks[0], levels=ordered, low=min(lows, default=None), high=max(highs, default=None))
-
-
-def _drafted(types: list[dict[str, Any]], *, from_rows: bool) -> str:
-    help = resources("fedpower.report").joinpath("templates", "draft.toml").read_text(encoding="utf-8")
-    head = (_CONFIDENTIAL if from_rows else _PUBLIC) + help
-    lines = [f"{head}format = {as_toml(FORMAT)}", "", "[rules]"]
-    for column, (rule, hint) in draft_of(types).items():
-        lines.append(f"{toml_key(column)} = {as_toml(rule)}{f'  # {hint}' if hint else ''}")
-    return "\n".join(lines) + "\n"
 
 
 def _cells_of(look: ColumnLook) -> str:

@@ -2,10 +2,8 @@
 
 import sys
 import webbrowser
-import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,9 @@ from fedpower.cli.console import bar_of, counted, in_options, note, print_json, 
 from fedpower.cli.options import PATH, READING, Command, option, options, output, reading_of
 from fedpower.exceptions import InputError
 from fedpower.files import new_file
-from fedpower.linalg import Array, orth, principal_angles
-from fedpower.options import Secure
-from fedpower.privacy.ledger import rounded_down
+from fedpower.linalg import orth, principal_angles
 from fedpower.privacy.statement import featured_as
-from fedpower.protocol.solvers.angles import DETERMINED
-from fedpower.protocol.study import pooled_std
+from fedpower.report.comparing import column_order, read_axes
 from fedpower.report.export import (
     score_picture,
     score_suffix,
@@ -34,9 +29,9 @@ from fedpower.report.export import (
 )
 from fedpower.report.record import REPORT, Record, plain
 from fedpower.report.result import EIGENVALUES, Result, read_result, write_report
-from fedpower.report.text import and_more, column, count, degrees, human_bytes, percent
-from fedpower.report.view import cause_of_noise, findings
-from fedpower.rows.opening import existing, open_source
+from fedpower.report.text import and_more, column, count, human_bytes, percent
+from fedpower.report.view import WORTH, cause_of_noise, findings, known_to_within, ledgers_left, less_noise
+from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem
 from fedpower.values import pl
 
@@ -83,7 +78,7 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
     record, promise, clipping = result.record, result.privacy, result.record.clipping
     headings = ["", "variance", "share", "known to within (90%)"]
     cells = (column(result.denoised_variance.tolist(), 3), map(percent, result.denoised_variance_ratio))
-    rows = list(zip(result.score_names, *cells, _known_to_within(result), strict=True))
+    rows = list(zip(result.score_names, *cells, known_to_within(result), strict=True))
     shown = rows if verbose else rows[:_MOST_COMPONENTS]
     columns = 4 if result.component_angles.any() else 3  # an exact fit has no angles
     print_table(None, headings[:columns], [row[:columns] for row in shown], numbers=headings[1:3])
@@ -99,68 +94,22 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
         *([f"  and {hidden} more: --verbose or {folder / EIGENVALUES}"] if hidden else []),
         f"{', '.join(sizes)}{record.without}.{clipped}",
     )
-    say(f"{promise.brief}{_left(result) if promise.is_private else ''}", alarming=not promise.is_private)
+    say(
+        f"{promise.brief}{ledgers_left(result) if promise.is_private else ''}",
+        alarming=not promise.is_private,
+    )
     say(f"Report: {folder / REPORT}")
     if (cause := cause_of_noise(result)) is not None:
         say(f"No component is determined: {in_options(cause)}.")
     if record.parameters.get("network") is not None:
         say(f"Next: fedpower analyze communities {folder} -k K")
-    elif (times := _less_noise(result)) > _WORTH:
+    elif (times := less_noise(result)) > WORTH:
         say(f"Hint: --aggregation secure would make the noise {times:.1f} times smaller.")
     if verbose:
         _print_details(result)
 
 
 _MOST_COMPONENTS, _SOME = 10, 0.01
-_SECURE_FROM, _NOISY, _WORTH = (
-    3,
-    10.0,
-    1.2,
-)  # silos; degrees that noise turns a component, and a gain that is worth a hint
-
-
-def _less_noise(result: Result) -> float:
-    """Return how many times less noise a secure sum of the same silos has, where noise is what limits."""
-    study, sizes = result.study, result.silo_sizes
-    least = len(sizes) if study.is_private and not study.is_secure else 0
-    if least < _SECURE_FROM or study.noises_steps or max(result.angles.noise_components) < _NOISY:
-        return 1.0
-    keys = tuple((name, f"{place:064x}") for place, name in enumerate(sizes))
-    secure: dict[str, Any] = {
-        "aggregation": Secure.name,
-        "colluders": 1,
-        "min_silos": least,
-        "identities": keys,
-    }
-    with suppress(InputError, ValueError):
-        return pooled_std(study, sizes) / pooled_std(replace(study, **secure), sizes)
-    return 1.0
-
-
-def _known_to_within(result: Result) -> Iterator[str]:
-    """Yield how far each component may be off; or a subspace where only that is determined."""
-    joint = [place for place in range(result.n_features - 1) if place < result.n_components]
-    joint = [place for place in joint if result.subspace_angles[place] <= DETERMINED]
-    for place, angle in enumerate(result.component_angles):
-        last = next((end for end in joint if end >= place), None)
-        if angle <= DETERMINED:
-            yield degrees(angle)
-        elif last:
-            yield f"pc1 to pc{last + 1} together {degrees(result.subspace_angles[last])}"
-        else:
-            yield "not determined"
-
-
-def _left(result: Result) -> str:
-    """Return what the ledgers have left, of a fit by command, whose record knows them."""
-    budgets = {silo.name: silo.budget for silo in result.record.silos}
-    left = {name: budget.left for name, budget in budgets.items() if budget is not None}
-    if left:
-        least = min(left, key=left.__getitem__)
-        whose = f" in {least}, the least" if max(left.values()) > left[least] else ""
-        return f" Ledgers: ε = {rounded_down(left[least], 3)} left{whose}."
-    by_command = result.record.command is not None and result.record.federation is None
-    return " No ledger recorded it (see --ledger)." if by_command else ""
 
 
 def _print_details(result: Result) -> None:
@@ -189,8 +138,8 @@ _SMALL_DEGREES, _LOW_COSINE = 15.0, 0.9
 
 
 def _compare(a: Path, b: Path, *, as_json: bool) -> None:
-    (one, result), (other, earlier) = _read_axes(a), _read_axes(b)
-    other = other[_order(f"{a} and {b}", one, other, result, earlier)]
+    (one, result), (other, earlier) = read_axes(a), read_axes(b)
+    other = other[column_order(f"{a} and {b}", one, other, result, earlier)]
     ranks = one.shape[1], other.shape[1]
     angles = principal_angles(orth(one), orth(other))
     sines, angles = np.sin(angles), np.degrees(angles)
@@ -202,58 +151,14 @@ def _compare(a: Path, b: Path, *, as_json: bool) -> None:
         return
     headings = ("", "angle", "sin θ", "|cosine| of the components")
     rows = [
-        (f"{place}", f"{angle:.4g}°", f"{sine:.3e}", f"{cosine:.6f}")
+        (f"{place}", f"{round(angle, 4):g}°", f"{sine:.1e}", f"{cosine:.6f}")
         for place, (angle, sine, cosine) in enumerate(zip(angles, sines, cosines, strict=True), 1)
     ]
     print_table(None, headings, rows, numbers=headings)
-    say(f"The largest principal angle between {a} and {b} is {angles[-1]:.4g}° (sin θ = {sines[-1]:.3e}).")
+    largest = f"{round(angles[-1], 4):g}° (sin θ = {sines[-1]:.1e})"
+    say(f"The largest principal angle between {a} and {b} is {largest}.")
     if angles[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
         say("Components of nearly equal variance may turn in their plane: trust the angles, not the cosines.")
-
-
-def _read_axes(path: Path) -> tuple[Array, Result | None]:
-    """Return directions, as columns of norm 1, of a result folder or an array file; the result too."""
-    if path.suffix.lower() not in (".npz", ".npy") or path.is_dir():
-        result = read_result(path)
-        return result.components.T, result
-    existing(path)
-    axes: Array | None = None
-    try:
-        loaded: Any = np.load(path, allow_pickle=False)
-        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-        key = next(key for key in ("", "components", "basis") if key in arrays)
-        axes = np.asarray(arrays[key], dtype=np.float64)
-        axes = axes.T if key == "components" or (not key and len(axes) < axes.shape[1]) else axes
-    except (ValueError, OSError, EOFError, IndexError, StopIteration, zipfile.BadZipFile):
-        pass
-    if axes is None or axes.ndim != 2 or not axes.size or not np.isfinite(axes).all():
-        raise InputError(f"{path} must hold a matrix 'components' or 'basis' of finite numbers, got none")
-    norms = np.linalg.norm(axes, axis=0)
-    if not (norms > 0).all() or np.linalg.matrix_rank(axes / norms) < axes.shape[1]:
-        raise InputError(f"{path} must contain independent directions, got shape {axes.shape}")
-    return axes / norms, None
-
-
-def _order(both: str, one: Array, other: Array, result: Result | None, earlier: Result | None) -> Any:
-    """Return the second's columns in the order of the first's; refuse what answers another question."""
-    order, reason = list(range(len(other))), None
-    names, others = (found and found.feature_names for found in (result, earlier))
-    if names and others:
-        odd = set(names) ^ set(others)
-        reason = f"column {min(odd)!r} in one of them only" if odd else None
-        order = [] if odd else [others.index(name) for name in names]
-    elif len(one) != len(other):
-        reason = f"{len(one)} and {len(other)} columns"
-    if result is not None and earlier is not None and reason is None:
-        scales = [np.ones(len(one)) if each.scale is None else each.scale for each in (result, earlier)]
-        kinds = result.record.standardized, earlier.record.standardized
-        if kinds[0] != kinds[1]:
-            reason = "correlations in one and covariances in the other; see --standardize"
-        elif not kinds[0] and not np.allclose(scales[0], scales[1][order], rtol=1e-9, atol=0.0):
-            reason = "covariances of columns in other units; see --scale-file"
-    if reason is not None:
-        raise InputError(f"{both} must be comparable, got {reason}")
-    return order
 
 
 # --- transform -------------------------------------------------------------------------------------

@@ -96,8 +96,8 @@ def read_silos(
     # The rounding of noised products is accounted for so many rows a person.
     for moment in moments.values() if private and not on_lattice else ():
         if moment.n_read > MOST_ROWS * moment.n_rows:
-            must = f"{moment.source.name} must have {MOST_ROWS} rows a person at most, on average"
-            raise InputError(f"{must}, where products are noised, got more; use noise='covariance'")
+            must = f"{moment.source.name} must have at most {MOST_ROWS} rows per person on average"
+            raise InputError(f"{must} for noised products, got more; use noise='covariance'")
     return moments
 
 
@@ -224,7 +224,9 @@ def _versions(silos: list[str], declared: Versions | None) -> dict[str, str]:
         declared = dict.fromkeys(silos, DEFAULT_VERSION if declared is None else declared)
     for name, version in declared.items():
         if name not in silos:
-            raise InputError(f"data_version must be of the silos {', '.join(silos)}, got one for {name!r}")
+            raise InputError(
+                f"data_version must be of the silos {', '.join(silos)}, got a version for {name!r}"
+            )
         check_label("data_version", version)
     return {name: declared.get(name, DEFAULT_VERSION) for name in silos}
 
@@ -235,7 +237,7 @@ def _open_ledgers(silos: list[str], budget: Budget, how: Run, stack: ExitStack) 
         raise InputError(f"ledgers must be a mapping from silo names to files, got {type(paths).__name__}")
     for name in paths:
         if name not in silos:
-            raise InputError(f"ledgers must be of the silos {', '.join(silos)}, got one for {name!r}")
+            raise InputError(f"ledgers must be of the silos {', '.join(silos)}, got a ledger for {name!r}")
     opened, terms = {}, budget.study
     for name in silos:
         if paths and name not in paths:
@@ -255,7 +257,7 @@ def _check_bounded(moments: Moments, study: Study) -> None:
             continue
         rule = moment.treatment
         if not rule.bounded or rule.digest() != study.treatment:
-            must = f"the rows of silo {name!r} must be treated as the private study says"
+            must = f"the rows of silo {name!r} must have the treatment of the private study"
             raise InputError(f"{must}, got another treatment")
 
 

@@ -1,1 +1,1 @@
-"""Estimators in scikit-learn's manners, and the walk of a fit below them."""
+"""Estimators like those of scikit-learn, and the steps of a fit below them."""

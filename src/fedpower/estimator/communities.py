@@ -99,7 +99,7 @@ class FedCommunities(ClusterMixin, FedCovariance):
         if self.release_.noise_std > 0 and not self.analysis_.determined_:
             warn(
                 "the communities are not determined: noise may turn their directions by more than 45°; "
-                "bring more networks, take a larger epsilon, or sum them with aggregation='secure'",
+                "add networks, use a larger epsilon, or aggregation='secure'",
                 NoiseWarning,
             )
         return self

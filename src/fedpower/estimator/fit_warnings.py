@@ -34,19 +34,19 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 class PrivacyLeakWarning(RuntimeWarning):
-    """Something was read from the rows that should have been given as a public fact."""
+    """A number was read from the rows without noise, instead of being given as a public fact."""
 
 
 class NoiseWarning(UserWarning):
-    """No component of a private fit is determined: what it found may be noise alone."""
+    """No component of a private fit is determined: the result may be nothing but noise."""
 
 
 class ClippingWarning(UserWarning):
-    """A bound hardly fits the rows, or the edges: shown to their operator, and kept nowhere."""
+    """A bound fits the rows or edges badly. Only the silo's operator sees this; it is not stored."""
 
 
 class RowsWarning(UserWarning):
-    """A silo's rows look odd: shown to their operator, and kept nowhere."""
+    """A silo's rows look odd. Only the silo's operator sees this; it is not stored."""
 
 
 def warn_about_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
@@ -69,12 +69,12 @@ def weights_summary(networks: Iterable[Weighed]) -> str | None:
     edges, capped = (sum(getattr(each, name) for each in weighed) for name in ("n_edges", "n_capped"))
     if 2 * capped > edges:
         return (
-            f"{capped} of {edges} edges weigh more than edge_weight and are capped at it; give a larger one"
+            f"{capped} of {edges} edges weigh more than edge_weight and are capped; use a larger edge_weight"
         )
     heaviest = max((each.heaviest for each in weighed), default=0.0)
     if 0 < heaviest < _LIGHT:
         most = f"{heaviest:.2g} of edge_weight"
-        return f"no edge weighs more than {most}, for which noise is made; give a smaller one"
+        return f"no edge weighs more than {most}, which sets the noise; use a smaller edge_weight"
     return None
 
 
@@ -89,8 +89,8 @@ def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str
         least, things = study.n_features * (study.n_features - 1) // 2, "pairs of nodes"
     if study.delta * least > 1:
         warn(
-            f"delta should be below 1/{things} of every silo, got {study.delta:g} where one has {least} "
-            f"{things}: so large a delta may give one of them away; leave delta out, or give 1e-6"
+            f"delta should be below 1/{least}, as a silo has {least} {things}, got {study.delta:g}; so large "
+            "a delta may reveal one of them: leave it out, or use 1e-6"
         )
     if (costly := costly_sentence(study, sizes, thing)) is not None:
         warn(costly)
@@ -111,7 +111,7 @@ _MOST_CELLS = 4_000_000
 
 
 class RepeatedFitWarning(UserWarning):
-    """The same rows were fitted privately more than once in this process, and no ledger keeps count."""
+    """The same rows were fitted privately more than once in this process, and no ledger records it."""
 
 
 @dataclass(slots=True)
@@ -150,10 +150,10 @@ def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int 
             return
     rows = "networks" if study.network else "rows"
     warn(
-        f"these {rows} are fitted privately for the second time in this process, and no ledger keeps count: "
-        f"together that is epsilon={epsilon_of(math.sqrt(known.squared_mu), study.delta):.3g} at "
-        f"delta={study.delta:g}, and every further fit, as in a cross-validation, adds to it; try parameters "
-        f"out with epsilon=inf on public {rows}, or give fit_silos ledgers, which cap what is spent",
+        f"these {rows} are fitted privately for the second time in this process, and no ledger records it: "
+        f"both fits together have epsilon={epsilon_of(math.sqrt(known.squared_mu), study.delta):.3g} at "
+        f"delta={study.delta:g}, and every further fit adds to it; give fit_silos ledgers to cap the total, "
+        f"or try parameters with epsilon=inf on public {rows}",
         RepeatedFitWarning,
     )
 

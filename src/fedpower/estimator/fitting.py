@@ -66,7 +66,7 @@ class Data:
 
 
 def open_data(silos: Any, options: Options, extra: Extra = "refuse") -> Data:
-    """Return the silos' rows from whatever a user gives for them."""
+    """Return the silos' rows from any data that a user gives for them."""
     columns, sources = match_tables(named_sources(silos, options), options.rules, extra=extra)
     return Data(sources=sources, columns=columns, rules=rules_of_source(next(iter(sources.values()))))
 
@@ -198,10 +198,10 @@ class _Fit:
         """
         options, run, sources, d = self.options, self.run, self.data.sources, self.data.n_features
         if not run.ledgers and (run.data_version, run.data_set) != (None, None):
-            raise InputError("data_version and data_set must go with ledgers, got one without")
+            raise InputError("data_version and data_set must be used with ledgers, got no ledgers")
         if run.ledgers and not options.is_private:
             raise InputError(
-                "a ledger must be charged a finite epsilon, got epsilon=inf; give one, or leave ledgers out"
+                "a ledger must be used with a finite epsilon, got epsilon=inf; leave ledgers out"
             )
         counts = [source.n_rows for source in sources.values()]
         known = sum(count or 0 for count in counts)
@@ -213,7 +213,7 @@ class _Fit:
             treatment.check_width(d)
             if run.ledgers and not treatment.bounded:
                 raise InputError(
-                    "a ledger must have a public bound on the norm of a row, got none; give row_norm"
+                    "a ledger must be used with a public bound on row norms, got none; give row_norm"
                 )
         study, _, _ = self.terms(max(2, d, known) if None in counts else known, treatment)
         count = getattr(options.solver, "n_participants", None)
@@ -243,7 +243,7 @@ class _Fit:
         elif treatment.row_norm is not None and (self.options.book is None or on_clipped is not None):
             counts = {name: (silo.n_clipped, silo.n_read) for name, silo in rows.items()}
             if all(count == read for count, read in counts.values()):
-                summary = "every row is longer than row_norm, so directions alone count; give a larger bound"
+                summary = "every row is longer than row_norm, so only directions count; use a larger row_norm"
         else:
             return
         if on_clipped is not None:
@@ -280,8 +280,8 @@ def fit_data(options: Options, data: Data, run: Run) -> Result:
     if isinstance(solver, Iterative) and not solution.converged and len(outcome.rounds) >= solver.max_rounds:
         from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - only where it is needed
 
-        moved = f"moved by sin θ = {solution.change:.2g} in the last of {solver.max_rounds} rounds"
-        warn(f"the subspace still {moved}; raise max_rounds, tol or iteration_rank", ConvergenceWarning)
+        change = f"changed by sin θ = {solution.change:.2g} in the last of {solver.max_rounds} rounds"
+        warn(f"the subspace still {change}; raise max_rounds, tol or iteration_rank", ConvergenceWarning)
     warn_about_rows(study, rows)
     if treatment is None:
         counts = {name: silo.clipped for name, silo in rows.items() if isinstance(silo, Survey)}
@@ -303,7 +303,7 @@ def prepare_data(options: Options, data: Data, run: Run) -> CodeBook:
     """Return the code book of the silos' columns, found privately; nothing is fitted."""
     if not options.prepares:
         raise InputError(
-            "preparation must be given nothing but a finite epsilon, rules and ranges, got more; leave out "
+            "preparation must have a finite epsilon, and no options but rules and ranges; leave out "
             "row_norm, normalize, public offsets and scales, and settings of other solvers"
         )
     fit = _Fit(options, data, run)

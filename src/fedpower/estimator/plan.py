@@ -56,7 +56,7 @@ _MESSAGE, _KEY, _MEMBER = 215, 80, 170
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One solver with one noise mode and one aggregation; None is what needs a spectrum."""
+    """One solver with one noise mode and one aggregation; None stands for what needs a spectrum."""
 
     solver: str
     noise: str
@@ -72,7 +72,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """What a wanted error takes; None where no ε up to `_MOST_EPSILON`, or 2²⁰ times the rows, is enough."""
+    """What a wanted error needs; None where ε = `_MOST_EPSILON`, or 2²⁰ times the rows, is not enough."""
 
     error: float
     epsilon: float | None
@@ -212,33 +212,33 @@ def plan(
     n_rehearsals: int | None = None,
     error: float | None = None,
 ) -> Plan:
-    """Return what a fit of ``model`` would cost and give, with every solver that it could take.
+    """Predict cost and error of a fit of ``model``, with every solver that it could use.
 
-    Only public facts are used. Each candidate is rehearsed: the real solver runs on a made-up covariance
-    with the noise that is to come, and the median is reported.
+    Only public facts are used. Each candidate is rehearsed: the real solver runs on simulated covariances
+    with the noise of the fit, and the median error is reported.
 
     Parameters
     ----------
     model
-        Not fitted; ``solver``, ``noise`` and ``aggregation`` vary, its other options are those of the fit.
+        Not fitted; ``solver``, ``noise`` and ``aggregation`` vary, the other options stay as they are.
     sizes
         Rows of each silo.
     n_features
-        d.
+        Number of columns, d.
     spectrum
         Leading eigenvalues of the covariance of the bounded rows (norm at most 1), see `full_spectrum` and
-        `spectrum_of_result`. Without it, only what does not depend on it is predicted.
+        `spectrum_of_result`. Without it, no error is predicted.
     n_rehearsals
-        Over how many the median is taken; None lets the number of columns decide.
+        Number of rehearsals; None chooses it by the number of columns.
     error
-        A wanted sin θ_k: which ε, or how many rows, it takes is found by bisection.
+        A wanted sin θ_k. The plan then includes the ε, or the number of rows, that it needs.
     """
     options = model if isinstance(model, Options) else options_of(model)
     if error is not None:
         require(0 < error < 1, "error", "a sine between 0 and 1", error, "0.1 is usual")
         is_count = isinstance(options.n_components, int | np.integer)
-        require(is_count, "error", "given with a number of components", options.n_components)
-        require(options.is_private, "error", "given with a finite epsilon", options.epsilon)
+        require(is_count, "error", "left out unless n_components is a number", options.n_components)
+        require(options.is_private, "error", "left out unless epsilon is finite", options.epsilon)
     if isinstance(options.ranges, Mapping):  # a plan knows no names: how many there are is enough
         known = list(options.ranges.values())
         options = replace(options, ranges=[*known, *[None] * (n_features - len(known))])
@@ -511,11 +511,11 @@ def _needed(wanted: float, options: Options, facts: _Facts) -> Needed:
     times = _least(lambda value: enough(given, value), 2.0 / n_rows, _MOST_TIMES)
     least = None if epsilon is None else _rounded_up(epsilon)
     rows = None if times is None else int(_rounded_up(n_rows * times))
-    one = f"epsilon={least:g} would be needed" if least else f"not even epsilon={_MOST_EPSILON:g} would do"
-    other = "not even a million times as many" if rows is None else f"about {rows:,} rows"
+    one = f"epsilon={least:g}" if least else f"more than epsilon={_MOST_EPSILON:g}"
+    other = "more than a million times as many rows" if rows is None else f"about {rows:,} rows"
     sentence = (
-        f"for a predicted sin θ of {wanted:g}, {one} with these {n_rows:,} rows; {other} at "
-        f"epsilon={given:g} would do"
+        f"a predicted sin θ of {wanted:g} needs {one} with these {n_rows:,} rows, or {other} at "
+        f"epsilon={given:g}"
     )
     return Needed(error=float(wanted), epsilon=least, n_rows=rows, sentence=sentence)
 
@@ -546,9 +546,9 @@ def _better(candidates: Sequence[Candidate]) -> str | None:
     best = min(rivals, key=errors.__getitem__)
     if errors[best] >= _CLEARLY * errors[taken]:
         return None
-    better = f"is predicted to be more accurate: sin θ = {errors[best]:.2g} instead of {errors[taken]:.2g}"
+    better = f"should be more accurate: sin θ = {errors[best]:.2g} instead of {errors[taken]:.2g}"
     if best.noise == "clipped":
-        return f"noise='clipped' {better}; ask for it, or give energy"
+        return f"noise='clipped' {better}; choose it, or give energy"
     return f"solver={best.solver!r} with noise={best.noise!r} {better}; it takes more memory and messages"
 
 
@@ -563,10 +563,10 @@ def _out_of_reach(options: Options, candidates: Sequence[Candidate], facts: _Fac
     errors = [each.error for each in candidates if each.error is not None]
     if known >= least or min(errors, default=1.0) < _LOST:
         return None
-    needed = "no number of them would do"
+    needed = "no number of rows is enough"
     if known > 0:
-        needed = f"about {_rounded_up(2.0 * facts.n_rows * least / known):,.0f} would be needed"
-    best = "even if they held half of the variance, " if values is None else ""
+        needed = f"they need about {_rounded_up(2.0 * facts.n_rows * least / known):,.0f} rows"
+    best = "even with half of the variance, " if values is None else ""
     return (
         f"{int(rank)} components of {d:,} columns are out of reach at epsilon={float(options.epsilon):g} "
         f"with {facts.n_rows:,} rows: {best}{needed}"
@@ -633,7 +633,7 @@ def spectrum_of_gap(gap: float, rank: int, n_features: int, trace: float = 1.0) 
     low = (trace - rank * gap) / n_features
     if gap <= 0 or low < 0:
         raise InputError(
-            f"an eigengap must be above 0 and at most {trace / rank:g} for {rank} components, got {gap:g}"
+            f"gap must be above 0 and at most {trace / rank:g} for {rank} components, got {gap:g}"
         )
     return full_spectrum([low + gap] * rank + ([low] if rank < n_features else []), n_features)
 
@@ -655,7 +655,7 @@ def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Arra
     if bound is None and book is not None:
         if not standardized:
             raise InputError(
-                "a spectrum of prepared columns must be of correlations, got covariances; standardize them"
+                "the result must be of correlations, got covariances; fit it with standardize=True"
             )
         bound = book.bound
     elif bound is None:
@@ -664,12 +664,12 @@ def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Arra
             unit = float(np.mean((result.scale / np.asarray(given.get("scale") or 1.0)) ** 2))
     if bound is None:
         raise InputError(
-            "a spectrum must have a bound on the norm of a row, got none; give row_norm in the result's units"
+            "the result must have a bound on row norms, got none; give row_norm in the result's units"
         )
     values = result.explained_variance if result.spectrum is None else result.spectrum
     if result.privacy.is_private:
         if not any(result.determined):
-            raise InputError("a spectrum must have a component that is determined, got none")
+            raise InputError("the result must have at least one determined component, got none")
         values = result.denoised_variance
     values = np.maximum(values, 0.0)
     share = float(result.explained_variance_ratio[0])

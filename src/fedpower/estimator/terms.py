@@ -32,7 +32,7 @@ from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.moment import MOST_SQUARE_FEATURES
 from fedpower.values import LARGEST, public_vector
 
-ATTEMPTS = 3  # how often silos take part at most: a first time, and twice where somebody failed
+ATTEMPTS = 3  # how often silos take part at most: once, and twice more after a failure
 OVERSAMPLING = 10  # how many columns more than k a basis has unless ``iteration_rank`` is given
 PRIVATE_STEPS = 10  # T of the modes that noise every step unless ``n_steps`` is given: the paper's
 _MOST_FOR_SCORES = 0.5  # largest part of ε for scores: the rest must find their components
@@ -61,10 +61,10 @@ def public_treatment(options: Options, columns: tuple[str, ...] | None = None) -
         given += [] if options.noise.scores_epsilon is None else ["scores_epsilon"]
         given += [] if options.aggregation.weights == "rows" else ["weights"]
         if given:
-            raise InputError(f"{given[0]} must be left out where edges are protected: no row is treated")
+            raise InputError(f"{given[0]} must be left out where edges are protected")
         return RowTreatment(row_norm=1.0)  # edges are given in units of their public maximum
     if options.book is not None:
-        require(options.ranges is None, "ranges", "left out with a code book that has them", options.ranges)
+        require(options.ranges is None, "ranges", "left out, because the code book has them", options.ranges)
         return options.book.treatment
     public = options.public
     center, scale = (
@@ -94,17 +94,15 @@ def bounded(
     if treatment is None or treatment.bounded or not options.is_private:
         return treatment, None
     if isinstance(options.aggregation, Secure):
-        raise InputError(
-            "a secure sum with offset or scale must have a public bound, got none; give row_norm as well"
-        )
+        raise InputError("a secure sum with offset or scale must have a public bound, got none; add row_norm")
     bound = max(largest_row_norm(source, treatment) for source in sources)
     warn(
-        "row_norm was not given, so the largest norm was read from the rows themselves: that is not private; "
-        "give codebook=CodeBook(row_norm=B) with a public bound B, or CodeBook(normalize=True)",
+        "the bound on row norms was read from the rows, which is not private; give "
+        "codebook=CodeBook(row_norm=B) with a public bound B, or CodeBook(normalize=True)",
         PrivacyLeakWarning,
     )
     known = RowTreatment(center=treatment.center, scale=treatment.scale, row_norm=bound if bound > 0 else 1.0)
-    return known, "the bound on the norm of a row was read from the rows themselves"
+    return known, "the bound on row norms was read from the rows"
 
 
 # --- the study -------------------------------------------------------------------------------------
@@ -121,8 +119,8 @@ def rank_and_width(
     if is_fraction or (isinstance(asked, str) and asked == "auto"):
         if noise not in ("none", "covariance"):
             raise InputError(
-                f"n_components={asked!r} must go with noise='covariance' or epsilon=inf, got noise={noise!r}"
-                ", whose releases do not show the whole spectrum; give a number of components"
+                f"n_components={asked!r} must be used with noise='covariance' or epsilon=inf, "
+                f"got noise={noise!r}, which does not show the whole spectrum; give a number of components"
             )
         return float(asked) if is_fraction else "auto", n_features
     must = f"a whole number from 1 to min(n_samples, n_features)={most}, a fraction between 0 and 1 or 'auto'"
@@ -151,7 +149,7 @@ def build_study(
     """Return the study, the coordinator's settings and why it takes that solver; public facts decide."""
     center, rules, sizes = options.centers, options.rules, sorted((roster or {}).items())
     if center and n_rows is not None and n_rows < 2:
-        raise InputError(f"centring needs at least 2 rows, got n_samples = {n_rows}; pass center=False")
+        raise InputError(f"centring must have at least 2 rows, got n_samples = {n_rows}; pass center=False")
     noise = noise_of(options, n_features, n_rows)
     rank, width = rank_and_width(
         options, n_features if isinstance(options.unit, Edge) else n_rows, n_features, noise
@@ -185,7 +183,7 @@ def build_study(
     if treatment is None:
         if rules is not None and rules.spans:
             raise InputError(
-                "private ratings must have a bound on the norm of a row, got none; give row_norm or normalize"
+                "private ratings must have a bound on row norms, got none; give row_norm or normalize"
             )
         ranges = ranges_of(options.ranges, columns, n_features)
         if rules is not None and columns is not None:
@@ -240,7 +238,7 @@ def _delta(options: Options, n_rows: int | None) -> float:
     if options.delta is not None:
         return float(options.delta)
     if n_rows is None:
-        raise InputError("delta must be agreed on before the silos enrol, got none; give one, at most 1e-6")
+        raise InputError("delta must be in the study, got none; give at most 1e-6")
     return default_delta(n_rows)
 
 
@@ -250,7 +248,9 @@ def _scores_of(options: Options, noise: NoiseMode, delta: float, n_features: int
     if asked is None:
         return 0.0
     if n_features < 2 or options.n_components == 1:
-        raise InputError("scores_epsilon must go with at least two components, got one; give n_components=2")
+        raise InputError(
+            "scores_epsilon must be used with at least two components, got one; give n_components=2"
+        )
     if noise == "none":
         require(math.isinf(asked), "scores_epsilon", "inf with epsilon=inf, where nothing is private", asked)
         return 1.0
@@ -292,34 +292,32 @@ def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
     if noise == "clipped":
         own = [*given, *([] if isinstance(solver, Auto) else ["solver"]), ""]
         cases = {
-            f"{own[0]} must be left out {mode}, which has a solver of its own": own[0],
-            f"columns must not be standardised {mode}, which has no diagonal to standardise by; pass "
-            "standardize=False": options.standardizes,
-            f"weights must be 'rows' {mode}, whose sums are over rows, got {weights!r}": weights != "rows",
-            f"device must be left out {mode}, which runs on the processor, got {options.device!r}": (
+            f"{own[0]} must be left out {mode}, which has its own solver": own[0],
+            f"columns must not be standardized {mode}; pass standardize=False": options.standardizes,
+            f"weights must be 'rows' {mode}, got {weights!r}": weights != "rows",
+            f"device must be left out {mode}, which runs on the CPU, got {options.device!r}": (
                 options.device is not None
             ),
         }
     elif isinstance(options.aggregation, Secure):
         odd = first or ("lookahead" if getattr(solver, "lookahead", None) else "")
         cases = {
-            f"aggregation='secure' must go with solver='upload', got {asked!r}: silos take part in one sum, "
-            "and every later round would be another": noise == "covariance"
-            and asked not in ("auto", "upload"),
-            f"{odd} must be left out with aggregation='secure': local steps, or those of some silos, are not "
-            "a sum over all": odd,
+            f"solver must be 'upload' with aggregation='secure', got {asked!r}; a secure sum is one round": (
+                noise == "covariance" and asked not in ("auto", "upload")
+            ),
+            f"{odd} must be left out with aggregation='secure', which only sums over all silos": odd,
         }
     else:
-        why, mode = _why_upload(options, noise, rank), "must go with noise='covariance' or epsilon=inf"
+        why, mode = _why_upload(options, noise, rank), "must be used with noise='covariance' or epsilon=inf"
         given = [name for name in given if (name, noise) != ("n_steps", "step")]
         foreign = [name for name in given if name != "n_participants" and not isinstance(solver, PowerMethod)]
         odd = next(iter(given), "" if asked in ("auto", "upload") else f"solver={asked!r}")
-        hint = "; pass standardize=False" if "standardised" in (why or "") else ""
+        hint = "; pass standardize=False" if "standardizes" in (why or "") else ""
         cases = {
-            f"drift_correction {mode}, got noise={noise!r}, where the product that it needs would be one "
-            "more release": by_step and getattr(solver, "drift_correction", False),
+            f"drift_correction {mode}, got noise={noise!r}": by_step
+            and getattr(solver, "drift_correction", False),
             f"noise must be 'covariance' because {why}, got {noise!r}{hint}": why and by_step,
-            f"{odd} must be left out because {why}, which an upload gives{hint}": why and odd,
+            f"{odd} must be left out because {why}, which needs solver='upload'{hint}": why and odd,
             f"solver={asked!r} {mode}, got noise={noise!r}": by_step and "step" not in solver.noises,
             f"{next(iter(foreign), '')} must be left out with solver={asked!r}; it belongs to 'fedpower'": (
                 foreign and asked != "auto"
@@ -331,11 +329,11 @@ def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
 def _why_upload(options: Options, noise: str, rank: Rank) -> str | None:
     """Return why nothing but the upload of the covariance will do; None where others do."""
     if noise == "covariance" and not isinstance(rank, int):
-        return f"n_components={rank!r} is read off the whole spectrum"
+        return f"n_components={rank!r} depends on the whole spectrum"
     if options.network is not None:
         return "communities are found from the whole matrix"
     if options.standardizes and options.is_private:
-        return "columns are standardised by the diagonal of the covariance"
+        return "the diagonal of the covariance standardizes columns"
     return None
 
 
@@ -363,7 +361,7 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
     upload = _SECONDS_PER_ROUND + triangle / _BYTES_PER_SECOND
     steps = _KRYLOV_ROUNDS * (_SECONDS_PER_ROUND + block / _BYTES_PER_SECOND)
     figures = (
-        f"one round of {human_bytes(triangle)} a silo against about {_KRYLOV_ROUNDS} rounds of "
+        f"one round of {human_bytes(triangle)} per silo against about {_KRYLOV_ROUNDS} rounds of "
         f"{human_bytes(block)}"
     )
     why = _why_upload(options, study.noise, rank)
@@ -371,7 +369,7 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
     solver = "krylov"
     if study.noise == "clipped":
         start = "after the covariance" if sums_moment(study) else "from a random start"
-        solver, reason = "clipped", f"rows count by their clipped products with few directions, {start}"
+        solver, reason = "clipped", f"noise='clipped' bounds products with few directions, {start}"
     elif study.is_secure:
         solver, reason = "upload", "a secure sum adds the silos' covariances once"
     elif why is not None:
@@ -379,15 +377,15 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
     elif options.solver.name != "auto":
         solver, reason = options.solver.name, "it was asked for"
     elif given:
-        solver, reason = "fedpower", f"{', '.join(given)} was given, which only the paper's method has"
+        solver, reason = "fedpower", f"{', '.join(given)} belongs to the paper's method"
     elif study.noise == "paper":
-        solver, reason = "fedpower", "noise='paper' asks for the paper's method as it is printed"
+        solver, reason = "fedpower", "noise='paper' is the paper's method as printed"
     elif study.noise == "step":
-        reason = "every product is noised and paid for, and krylov uses all of them together"
+        reason = "every product costs budget, and krylov uses all of them together"
     elif d <= MOST_SQUARE_FEATURES and upload <= steps:
         solver, reason = "upload", f"one upload of the covariance is cheapest: {figures}"
     else:
-        reason = f"the covariance is too large to upload lightly: {figures}"
+        reason = f"the covariance is large to upload: {figures}"
     return SolverChoice(solver=solver, reason=reason)
 
 

@@ -124,7 +124,7 @@ def attack(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[_AttackResult]:
     if not seeds or not all(0 < epsilon < math.inf for epsilon in epsilons):
-        raise InputError("an attack needs one seed at least and finite epsilons above 0, got others")
+        raise InputError("an attack must have at least one seed and finite epsilons above 0, got others")
     cases: list[tuple[NoiseMode, float]] = [("none", math.inf)]
     cases += [(mode, epsilon) for mode in MODES for epsilon in epsilons]
     results = []

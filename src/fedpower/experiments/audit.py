@@ -130,7 +130,7 @@ def audit_scores(
     worlds = [np.asarray(scores, dtype=np.float64).ravel() for scores in (scores0, scores1)]
     n = min(world.size for world in worlds)
     if n < 20 or not all(np.isfinite(world).all() for world in worlds):
-        raise InputError(f"an audit needs 20 finite scores from each world, got {n}; run it longer")
+        raise InputError(f"an audit must have 20 finite scores of each data set, got {n}; run it longer")
     between = 0 < confidence < 1 and 0 < delta < 1
     require(between, "confidence and delta", "between 0 and 1", (confidence, delta), "use 0.95 and 1e-06")
     # One half of the runs chooses the thresholds, the other is counted: a bound must not be tuned.
@@ -282,7 +282,7 @@ def _numbers(answer: object, noise: Noise) -> Array:
         return np.append(answer.product, trace)
     if isinstance(answer, MomentPart) and answer.mean is not None:
         return answer.mean
-    raise InputError(f"an audited silo must answer, got {answer}; audit a study that it agrees to")
+    raise InputError(f"an audited silo must answer, got {answer}; audit a study that the silo agrees to")
 
 
 def _budget(study: Study) -> Budget:
@@ -412,7 +412,7 @@ def audit_mode(
     least = max(2, iteration_rank)
     require(n_features >= least, "n_features", "at least 2 and iteration_rank", n_features, f"use {least}")
     if not (math.isfinite(epsilon) and noise_factor > 0):
-        raise InputError("an audit needs noise, got none; use a finite epsilon and noise_factor > 0")
+        raise InputError("an audit must have noise, got none; use a finite epsilon and noise_factor > 0")
     study = study_of(mode, epsilon, delta, n_steps, n_features, iteration_rank=iteration_rank, center=center)
     if unit == "person":
         study = replace(study, unit="person")

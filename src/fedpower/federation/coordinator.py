@@ -198,7 +198,7 @@ class Questions:
             answer = decode(content) if content else None
             if answer is not None and answer.silo == silo:  # the certificate says who it is
                 return answer
-            problem = "an answer must be its silo's own, got another's" if answer else problem
+            problem = "an answer must come from the silo that it names, got another" if answer else problem
         except ProtocolError as error:
             problem = str(error)
         return Unreadable(silo=silo, problem=problem)
@@ -240,7 +240,7 @@ class RunThread(threading.Thread):
             reason = "the run was stopped"
         except Exception:
             logger.exception("the run failed")
-            reason, again = "the coordinator failed; its log says why", False
+            reason, again = "the coordinator failed; see its log", False
         level, end = (logging.INFO, "done") if reason is None else (logging.ERROR, f"no result yet, {reason}")
         logger.log(level, "run %s: %s", self.name, end)
         self._end = {"done": reason is None, "reason": reason, "again": again}
@@ -262,9 +262,9 @@ class RunThread(threading.Thread):
         silent = {name for closed in self._rounds for name in closed["silent"]}
         if missing := ", ".join(name for name in self._kit.study.silos if name in silent):
             # Questions follow from earlier answers: without a silo they are others, and not free.
-            why = f"this run is without {missing}, so it asks other questions than a complete one"
-            return f"{why}: bring all back and run again without --resume, which charges nothing twice"
-        return "what was released stays recorded: fix that and run again with --resume"
+            why = f"without {missing}, the questions of this run differ from those of a complete run"
+            return f"{why}: reconnect all silos and run again without --resume; nothing is charged twice"
+        return "releases stay recorded: fix the problem and run again with --resume"
 
     def _record(self, closed: Round) -> None:
         restarted = [name for name, body in closed.answers.items() if isinstance(body, KeyGone)]
@@ -321,7 +321,7 @@ class CoordinatorService:
             reply = {"error": str(error)}
         except Exception:
             logger.exception("refused a call of the runner")
-            reply = {"error": "the coordinator could not do this; its log says why"}
+            reply = {"error": "the coordinator could not do this; see its log"}
         self.links.send(RUNNER, REPLY, number, msgspec.json.encode(reply) + b"\n" + more)
 
     def _status(self, call: dict[str, Any]) -> _Reply:
@@ -344,7 +344,7 @@ class CoordinatorService:
         """Return the names of a result's files, or a piece of one of them."""
         folder = self.kit.folder / "runs" / _run_id(call.get("run")) / RESULT
         if not folder.is_dir():
-            raise InputError("a run must have a result, got one that has none yet")
+            raise InputError("a run must have a result, got one without a result so far")
         sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
         name = call.get("file")
         if name is None:
@@ -358,5 +358,5 @@ class CoordinatorService:
 
 def _run_id(name: Any) -> str:
     if not isinstance(name, str) or not _RUN_ID.fullmatch(name):
-        raise InputError("a run must be named by 16 hexadecimal digits, got something else")
+        raise InputError("the name of a run must be 16 hexadecimal digits, got something else")
     return name

@@ -81,14 +81,14 @@ def available() -> bool:
 
 
 def describe(*, confined: bool) -> str:
-    """Return in one sentence what stands between the network and the rows in one user's processes."""
+    """Return in one sentence how the processes of one user keep the network away from rows."""
     if confined:
         return (
             f"Landlock (ABI {landlock_abi()}) and seccomp: the node cannot open rows, ledger or signing key"
         )
     return (
-        "NO ISOLATION: this system has neither separate users nor Landlock; whoever takes over the "
-        "process that talks to the network can read the rows. Use the systemd units in "
+        "NO ISOLATION: this system has neither separate users nor Landlock. An attacker who controls the "
+        "node, which talks to the network, can read the rows. Use the systemd units in "
         "examples/federation or a Linux kernel >= 5.13 on aarch64 or x86_64"
     )
 
@@ -99,7 +99,7 @@ def separation(node: int, vault: int) -> str:
         return f"separate users: the node runs as uid {node}, the vault as uid {vault}"
     user = "root" if node == 0 else "the vault's own user"
     return (
-        f"NOT SEPARATE: the node runs as {user}, and whether it is confined cannot be seen from here; "
+        f"NOT SEPARATE: the node runs as {user}, and the vault cannot see whether it is confined; "
         "run it as another user"
     )
 
@@ -148,7 +148,7 @@ def forbid_sockets(*families: int) -> None:
 
 
 def allow_sockets(*families: int) -> None:
-    """Let sockets of these address families alone be made; files' attributes can still be changed."""
+    """Allow only sockets of these address families; files' attributes can still be changed."""
     _filter_calls(families, listed=_ALLOW, others=_FAIL | errno.EACCES, attributes=True)
 
 
@@ -172,7 +172,7 @@ def node_reads(kit: Path, secrets: Iterable[Path] = ()) -> list[Path]:
 
 
 def check_confined(secrets: Iterable[Path], *, allowed: Iterable[Path] = ()) -> None:
-    """Refuse to go on where this process can open a secret, or make a file in it or beside it."""
+    """Refuse to continue if this process can open a secret, or make a file in it or next to it."""
     folders = [path.resolve() for path in allowed]
     for secret in secrets:
         if _opens(secret, os.O_RDONLY):
@@ -184,7 +184,7 @@ def check_confined(secrets: Iterable[Path], *, allowed: Iterable[Path] = ()) -> 
         else:
             continue
         needed = [folder for folder in folders if secret.resolve().is_relative_to(folder)]
-        advice = "let the vault's user alone own it and enter its folder"
+        advice = "let only the vault's user own it and enter its folder"
         if needed:
             advice = f"move it out of {needed[0]}, which the node needs"
         raise InputError(f"the node must not be able to open {secret}, got {found}; {advice}")

@@ -51,7 +51,7 @@ def parties(study: StudyFile) -> tuple[str, ...]:
     """Return who has a key in a study; refuse names under which two parties would be one."""
     for name in study.silos:
         if name in (COORDINATOR, RUNNER, AUTHORITY, study.host):
-            raise InputError(f"a silo must not have the name of another party or of the host, got {name!r}")
+            raise InputError(f"a silo's name must not be that of another party or the host, got {name!r}")
     return COORDINATOR, RUNNER, *study.silos
 
 
@@ -158,7 +158,7 @@ class Authority:
         party, known = request.party, parties(self.study)
         if party not in known or request.study != self.study.digest:
             must = f"a request must come from {', '.join(known)} in study {self.study.digest[:12]}"
-            raise InputError(f"{must}, got one from {party!r} in study {request.study[:12]}")
+            raise InputError(f"{must}, got a request from {party!r} in study {request.study[:12]}")
         signed = {name: read_certificate(self.signed(name)) for name in known if self.signed(name).exists()}
         if renew and party not in signed:
             raise InputError(f"{party!r} must have a certificate to renew, got none")
@@ -167,9 +167,9 @@ class Authority:
             raise InputError(f"{party!r} must not have a certificate yet, got {got}")
         for other, certificate in signed.items():
             if other != party and certificate.public_key() == request.key:
-                raise InputError(f"{party!r} must have a key of its own, got that of {other!r}")
+                raise InputError(f"{party!r} must have its own key, got the key of {other!r}")
         if days_left(self.certificate) < 0:
-            raise InputError(f"the authority must be valid, got one that ended on {ends(self.certificate)}")
+            raise InputError(f"the authority must be valid, but it expired on {ends(self.certificate)}")
         until = min(datetime.now(UTC) + timedelta(days=days), self.certificate.not_valid_after_utc)
         hosts = _hosts(self.study, party)
         made = new_certificate(party, request.key, self.key, self.study.name, until=until, hosts=hosts)
@@ -194,7 +194,7 @@ class Kit:
         self.party = party_of(self.certificate)
         if party not in (None, self.party):
             wanted = party if party in (COORDINATOR, RUNNER) else f"silo {party!r}"
-            raise InputError(f"{folder} must be the kit of the {wanted}, got that of {self.party!r}")
+            raise InputError(f"{folder} must be the kit of the {wanted}, got the kit of {self.party!r}")
 
     @functools.cached_property
     def study(self) -> StudyFile:
@@ -212,8 +212,8 @@ class Kit:
             raise InputError(f"key, certificate and authority in {self.tls} must belong together")
         for certificate, renewed in ((self.certificate, "request --renew"), (self.authority, "ca-init")):
             if days_left(certificate) < 0:
-                got = f"one that ended on {ends(certificate)}"
-                hint = f"ask for another with `fedpower node {renewed}`"
+                got = f"one that expired on {ends(certificate)}"
+                hint = f"request another with `fedpower node {renewed}`"
                 raise InputError(f"certificates in {self.folder} must be valid, got {got}; {hint}")
         return days_left(self.certificate)
 
@@ -238,7 +238,7 @@ def ask(study: StudyFile, party: str, folder: Path, *, renew: bool = False) -> P
     if not renew:
         _check_new(folder)
     elif Kit(folder, party).study.digest != study.digest:
-        raise InputError(f"the kit must be of study {study.digest[:12]}, got one of another")
+        raise InputError(f"the kit must be of study {study.digest[:12]}, got a kit of another study")
     private_folder(folder)
     private_folder(folder / TLS)
     key, request = _new_key(folder / TLS / NEXT_KEY), folder / f"{party}.csr"
@@ -251,7 +251,7 @@ def accept(folder: Path, signed: Path) -> Kit:
     """Return a kit that is complete, after its certificate and its authority's were put into it."""
     requests = sorted(folder.glob("*.csr"))
     if len(requests) != 1:
-        raise InputError(f"{folder} must hold the request that was signed and no other, got {len(requests)}")
+        raise InputError(f"{folder} must hold exactly one request, the signed one, got {len(requests)}")
     request, study, tls = Request.read(requests[0]), read_study(folder / STUDY_FILE), folder / TLS
 
     def load(content: bytes) -> list[x509.Certificate]:
@@ -263,12 +263,12 @@ def accept(folder: Path, signed: Path) -> Kit:
     waiting, known = tls / NEXT_KEY, tls / AUTHORITY_CERTIFICATE
     own = read_key(waiting if waiting.exists() else tls / KEY).public_key()
     if certificate.public_key() != own:
-        raise InputError(f"{signed} must certify the key that was made in {folder}, got another's")
+        raise InputError(f"{signed} must certify the key in {folder}, got another key")
     hosts = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     if party_of(certificate) != request.party or hosts != _hosts(study, request.party):
         raise InputError(f"{signed} must name {request.party!r} and the host as {folder / STUDY_FILE} does")
     if known.exists() and read_certificate(known) != authority:
-        raise InputError(f"{signed} must be of the authority that signed before, got one of another")
+        raise InputError(f"{signed} must be signed by the same authority as before, got another")
     write_private(tls / CERTIFICATE, certificate.public_bytes(_PEM))
     if waiting.exists():
         waiting.replace(tls / KEY)

@@ -118,7 +118,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         """Read a frame; data of a connection that has not identified itself are refused."""
         greeting = frame[_TYPE_BYTE : _TYPE_BYTE + 1] in _GREETINGS
         if sfm_conn.sfm_endpoint is None and not greeting:
-            self._refuse(sfm_conn.conn, _peer_cn(sfm_conn.conn) or "somebody", "it did not say who it is")
+            self._refuse(sfm_conn.conn, _peer_cn(sfm_conn.conn) or "a stranger", "it did not identify itself")
         else:
             super().process_frame_task(sfm_conn, frame)
 
@@ -142,13 +142,13 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         """Return why a message must be refused; nothing of it is quoted."""
         headers, kind = message.headers, self._accepts.get(peer)
         if kind is None:
-            return "it is no party that may send messages here"
+            return "it is not a party that may send messages here"
         if app_id != APP:
-            return "its message is for FLARE's own programs, and none of them runs here"
+            return "its message is for FLARE's own programs, which do not run here"
         if not isinstance(headers, dict) or headers.keys() != {"kind", "number"}:
             return "its headers are not those of a fedpower message"
         if headers["kind"] != kind:
-            return f"it may send messages of the kind {kind!r} only"
+            return f"it may only send messages of the kind {kind!r}"
         if type(headers["number"]) is not int or not 0 <= headers["number"] < 2**63:
             return "its message has no number"
         return None
@@ -157,7 +157,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self._refusals[connection.name] += 1
         count = self._refusals[connection.name]
         if count in (1, _MOST_REFUSALS):
-            logger.warning("refused what %s sent: %s", peer, problem)
+            logger.warning("refused a message of %s: %s", peer, problem)
         if close or count >= _MOST_REFUSALS:
             self._refusals.pop(connection.name, None)
             context = getattr(connection, "context", None)

@@ -96,7 +96,7 @@ def local_federation(
 def rehearsal_data(
     study: StudyFile, n_silos: int, folder: Path, given: Path | None, say: Callable[[str], None]
 ) -> dict[str, Path]:
-    """Return the data of the first ``n_silos`` silos: files of their names, or rows that are made up."""
+    """Return the data of the first ``n_silos`` silos: files with their names, or simulated rows."""
     if not study.min_silos <= n_silos <= len(study.silos):
         most = len(study.silos)
         wanted = f"{study.min_silos} to {most}" if study.min_silos < most else f"all {most}"
@@ -106,11 +106,11 @@ def rehearsal_data(
     for place, name in enumerate(study.silos[:n_silos]):
         matches = [] if given is None else [*given.glob(f"{name}.*"), *given.glob(name)]
         if given is not None and len(matches) != 1:
-            hint = f"name it {name}.csv, or put its parts into a folder {name}"
+            hint = f"name it {name}.csv, or put its parts into the folder {name}"
             raise InputError(f"{given} must hold one file for silo {name!r}, got {len(matches)}; {hint}")
         paths[name] = matches[0] if matches else _made_up(study, folder, name, place)
     if given is None:
-        say(f"the rows are made up: {MADE_UP_ROWS} per silo; give --data DIR for others")
+        say(f"the rows are simulated: {MADE_UP_ROWS} per silo; give --data DIR to use real rows")
     return paths
 
 
@@ -121,7 +121,7 @@ def free_port() -> int:
 
 
 def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
-    """Write rows with a decaying spectrum within the study's bound, or a network; nobody's data."""
+    """Write simulated rows with a decaying spectrum within the study's bound, or a simulated network."""
     rng, nodes = np.random.default_rng(place), study.columns
     if study.options.network is not None:  # of two communities
         side = np.arange(len(nodes)) * 2 // len(nodes)

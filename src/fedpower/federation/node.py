@@ -70,25 +70,25 @@ class Node:
             self._links.send("coordinator", ANSWER, number, answer)
 
     def _report_no_connection(self) -> None:
-        """Explain to the operator why nothing happens; FLARE tries again without end."""
+        """Explain to the operator why nothing happens; FLARE keeps trying."""
         if not self._links.connected():
             place = f"{self._settings.host}:{self._settings.port}"
-            hint = "is it running, with a certificate of this kit's authority? Trying again"
-            logger.warning("no connection to the coordinator at %s yet; %s", place, hint)
+            hint = "check that it runs, with a certificate of this kit's authority; trying again"
+            logger.warning("no connection to the coordinator at %s so far; %s", place, hint)
 
     def _end_with_vault(self) -> None:
         """End as soon as the vault hangs up, also between questions: a silo needs both."""
         vault = select.poll()
         vault.register(self._vault, select.POLLRDHUP)
         vault.poll()
-        logger.error("the node lost its vault: it hung up")
+        logger.error("the node lost its vault: the connection was closed")
         end_group()
 
     def _take(self, peer: str, kind: str, number: int, content: bytes) -> None:
         try:
             self._questions.put_nowait((number, content))
         except queue.Full:
-            logger.warning("refused a question: others wait for an answer already")
+            logger.warning("refused a question: others already wait for an answer")
 
 
 def become_node(settings: NodeSettings) -> NoReturn:
@@ -103,7 +103,7 @@ def become_node(settings: NodeSettings) -> NoReturn:
 
 def main() -> None:
     if SETTINGS not in os.environ:
-        raise SystemExit("a node must be started by `fedpower node start`, got no settings")
+        raise SystemExit("a node must be started with `fedpower node start`, got no settings")
     os.umask(0o077)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     logging.getLogger("nvflare").setLevel(logging.ERROR)
@@ -140,7 +140,7 @@ def _connect(vault: int | str) -> Connection:
         return Client(vault)
     except OSError as error:
         problem = (error.strerror or str(error)).lower()
-        hint = "start it first, with --part vault, and let the node's user be in the socket's group"
+        hint = "start it first, with --part vault, and add the node's user to the socket's group"
         raise ProtocolError(f"the vault must listen at {vault}, got {problem}; {hint}") from None
 
 

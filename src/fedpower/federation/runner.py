@@ -96,7 +96,7 @@ class CoordinatorSession:
         try:
             facts = msgspec.json.decode(head, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError):
-            must = "the coordinator must answer as fedpower does"
+            must = "the coordinator must run fedpower"
             raise ProtocolError(f"{must}, got something else; compare versions") from None
         if "error" in facts:
             raise ProtocolError(cleaned(facts["error"]))
@@ -138,14 +138,14 @@ class Runner:
             state = self._follow(run, destination)
             if state.get("done"):
                 return state
-            reason = state.get("reason") or "the coordinator ended before the run did"
+            reason = state.get("reason") or "the coordinator stopped before the run was complete"
             if not state.get("again", True):
                 raise ProtocolError(reason)
             idle = idle + 1 if self._shown == shown else 0
             if idle == _IDLE_STARTS:
-                hint = "fix that and run again with --resume"
-                raise ProtocolError(f"{reason}: no round was closed in {idle} starts in a row; {hint}")
-            self.say(f"starting the run again: {reason}")
+                hint = "fix the problem and run again with --resume"
+                raise ProtocolError(f"{reason}: {idle} starts in a row completed no round; {hint}")
+            self.say(f"restarting the run: {reason}")
             time.sleep(_POLL_S)
 
     def _follow(self, run: str, destination: Path) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class Runner:
                 if state.get("done"):
                     session.fetch(run, destination)
             except CoordinatorLostError:
-                self.say("the connection to the coordinator was lost; trying to find it again")
+                self.say("the connection to the coordinator was lost; reconnecting")
                 return {}
         return state
 
@@ -183,7 +183,7 @@ class Runner:
                 return present
             left = end - time.monotonic()
             if missing != shown:
-                self.say(f"waiting for {missing} to connect, {max(0.0, left):.0f} s at most")
+                self.say(f"waiting for {missing} to connect, at most {max(0.0, left):.0f} s")
                 shown = missing
             if left <= 0:
                 if len(present) >= self.kit.study.min_silos:

@@ -102,13 +102,13 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             raise ProtocolError(f"{who} must be named in study {study.name!r}, got {', '.join(study.silos)}")
         agreed = study.digest if self.agrees.study is None else self.agrees.study
         if not _HASH.fullmatch(agreed):
-            must = f"study in [agrees] of {self.path} must be all 64 digits of its hash"
-            hint = f'compare the whole hash with the other parties and paste study = "{study.digest}"'
+            must = f"study in [agrees] of {self.path} must be the full hash of the study, 64 digits"
+            hint = f'compare the full hash with the other parties and paste study = "{study.digest}"'
             raise ProtocolError(f"{must}, got {agreed!r}; {hint}")
         if agreed != study.digest:
             raise ProtocolError(
-                f"{who} agreed to the study {agreed}, got the study {study.digest}; read it with "
-                f"`fedpower study show` and change [agrees] in {self.path} if it is right"
+                f"{who} agreed to the study {agreed}, got the study {study.digest}; review it with "
+                f"`fedpower study show` and change [agrees] in {self.path} if you agree"
             )
         terms, limits = study.terms()[0], self.agrees
         for name, wanted, least, most in (
@@ -117,14 +117,14 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             ("min_silos", study.min_silos, limits.min_silos, math.inf),
         ):
             if not least <= wanted <= most:
-                limit = f"{most:g} at most" if wanted > most else f"{least:g} at least"
-                raise ProtocolError(f"{who} agrees to {name}={limit}, got a study with {wanted:g}")
+                limit = f"at most {most:g}" if wanted > most else f"at least {least:g}"
+                raise ProtocolError(f"{who} agrees to {name} of {limit}, got a study with {wanted:g}")
         most, worst = limits.epsilon, worst_epsilon(terms)  # all attempts counted
         if worst > most:
             raise ProtocolError(
-                f"{who} agrees to epsilon={most:g} at most, got a study that can spend {worst:.4g}, in "
-                f"{terms.attempts} attempts at a secure sum of {terms.epsilon:g} each; agree on one with "
-                f"epsilon<={rounded_down(attempt_epsilon(terms, most), 3)} or attempts = 1, or to more"
+                f"{who} agrees to epsilon of at most {most:g}, got a study that can spend {worst:.4g}: "
+                f"{terms.attempts} attempts at a secure sum of {terms.epsilon:g} each; agree on epsilon<="
+                f"{rounded_down(attempt_epsilon(terms, most), 3)} or attempts = 1, or raise the limit"
             )
 
     def source(self, study: StudyFile) -> RowSource:
@@ -163,16 +163,16 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
 
     @contextmanager
     def open_ledger(self) -> Iterator[Ledger]:
-        """Give the silo's ledger; one that is missing is refused and never made."""
+        """Give the silo's ledger; refuse a missing one."""
         if self.ledger is None:
-            raise InputError(f"a private study must be charged to a ledger, got no [ledger] in {self.path}")
+            raise InputError(f"a private study must have a ledger, got no [ledger] in {self.path}")
         path = self.path.parent / self.ledger.path
         cap = {name: getattr(self.ledger, name) for name in _CAP}
         if not path.exists():
             epsilon, delta = (name[0].upper() if cap[name] is None else f"{cap[name]:g}" for name in _CAP)
             owner = self.name if self.data.name is None else f"{self.name} --data {self.data.name}"
             must = f"silo {self.name!r} must have its ledger, got none at {path}"
-            hint = "put it back or, if there has never been one, make it with `fedpower ledger create"
+            hint = "restore it or, if it never existed, create it with `fedpower ledger create"
             options = f"--silo {owner} --epsilon {epsilon} --delta {delta}"
             raise LedgerError(f"{must}; {hint} {shlex.quote(str(path))} {options}`")
         with Ledger.open(path) as ledger:
@@ -180,7 +180,7 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             for name, given in cap.items():
                 held = getattr(ledger.caps()[-1], name)
                 if given is not None and not math.isclose(given, held):
-                    must = f"{name} in {self.path} must be that of {path}, {held:g}"
+                    must = f"{name} in {self.path} must be {held:g}, as in {path}"
                     raise InputError(f"{must}, got {given:g}")
             yield ledger
 
@@ -193,7 +193,7 @@ def read_silo(path: Path) -> SiloFile:
         if label is not None:
             check_label(f"{key} in {where}", label)
     if ledger is not None and (ledger.epsilon is None) != (ledger.delta is None):
-        raise InputError(f"the cap in [ledger] of {path} must be epsilon and delta together, got one of them")
+        raise InputError(f"[ledger] of {path} must have both epsilon and delta, or neither, got one of them")
     for name in _CAP:
         limit = getattr(terms.agrees, name)
         require(limit > 0, f"{name} in [agrees] of {path}", "above 0", limit)  # nan is not above 0 either

@@ -162,7 +162,7 @@ def read_study(path: Path) -> StudyFile:
     content: dict[str, Any] = msgspec.to_builtins(decoded)
     columns, silos = (_names(key, content[key]["names"]) for key in ("columns", "silos"))
     for name in (content["name"], *silos):
-        must = "lower-case letters, digits and inner dashes, 63 at most"
+        must = "at most 63 lower-case letters, digits and inner dashes"
         require(bool(NAME.fullmatch(name)), "names of studies and silos", must, name)
     for name in content.get("identities", {}):
         if name not in silos:
@@ -171,7 +171,7 @@ def read_study(path: Path) -> StudyFile:
     del given["names"]
     grace, attempts = given.pop("grace", None), given.pop("attempts", None)
     if attempts is not None and given.get("aggregation") != "secure":
-        raise InputError(f'attempts in [privacy] of {path} must go with aggregation = "secure"')
+        raise InputError(f'attempts in [privacy] of {path} must be used with aggregation = "secure"')
     if "ranges" in given:
         given["ranges"] = [bounds or None for bounds in given["ranges"]]
     if "rules" in content:
@@ -198,7 +198,7 @@ def _rules(path: Path, content: dict[str, Any], columns: tuple[str, ...]) -> Tab
     rules = table_rules(content, str(path))
     for name in (*rules.columns, *rules.dropped):
         fits = (name in columns) is not (name in rules.dropped)
-        require(fits, f"[rules] of {path}", "of the columns in [columns], or drop others", name)
+        require(fits, f"[rules] of {path}", "for columns in [columns], or drop others", name)
     completed = rules.completed(columns)
     _names("columns", completed.features)
     return completed
@@ -212,7 +212,7 @@ def _check(study: StudyFile) -> None:
         require((count or 1) <= len(study.silos), name, f"at most the {len(study.silos)} silos", count)
     if treatment is not None:
         if options.is_private and not treatment.bounded:
-            must = "a private study with its own centres, scales or settings must bound the norm of a row"
+            must = "a private study with public offsets, scales or solver settings must bound row norms"
             raise InputError(f"{must}, got neither row_norm nor normalize in [rows]")
         treatment.check_width(len(study.columns))
     within = study.grace is None or 0 <= study.grace <= study.deadline
@@ -226,5 +226,5 @@ def _names(what: str, names: Sequence[str]) -> tuple[str, ...]:
     require(bool(names) and all(names), what, "a list of names", names)
     for name, count in Counter(names).items():
         require(is_showable(name), what, "names without control characters", name)
-        require(count == 1, what, "different names", name, "it is there twice")
+        require(count == 1, what, "different names", name, "it occurs twice")
     return tuple(names)

@@ -58,7 +58,7 @@ class Vault:
         try:
             question = decode(content)
         except ProtocolError as error:
-            logger.error("refused what is no question of this study: %s", error)
+            logger.error("refused a message that is not a question of this study: %s", error)
             return b""
         with self._one_at_a_time:
             answer = self._silo.answer(question)
@@ -95,7 +95,7 @@ def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -
     if not settings.confined:
         say(isolation.describe(confined=False))
     if not _work(own, say, vault.serve, here, until=lambda: child.poll() is not None):
-        say("the node stopped, so the silo stops too")
+        say("the node stopped, so the silo stops")
         return child.returncode if child.returncode > 0 else 1
     stop(child)
     return 0
@@ -117,7 +117,7 @@ def _listener(path: Path) -> socket.socket:
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.connect(str(path))
-            raise InputError(f"one vault must listen at {path}, got another that does already")
+            raise InputError(f"only one vault must listen at {path}, got another that already listens")
         path.unlink()
     listener = socket.socket(socket.AF_UNIX)
     umask = os.umask(0o117)  # the node's user is in the socket's group
@@ -147,10 +147,10 @@ def _work(
 ) -> bool:
     """Give up the network, unless rows come over it, and work; return True once a signal comes."""
     if own.data.server:
-        say("the vault keeps the network: its rows come from a database server")
+        say("the vault keeps network access, because its rows come from a database server")
     elif isolation.available():
         isolation.allow_sockets(socket.AF_UNIX)
     threading.Thread(target=work, args=given, name="vault", daemon=True).start()
     if asked := wait_for_signal(until=until):
-        say("stopping; releases and charges are on disk")
+        say("stopping; releases and charges are stored")
     return asked

@@ -81,7 +81,7 @@ def _log_delta(mu: float, epsilon: float) -> float:
 
     u, v = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if u > _FAR:
-        return float(log_ndtr(-u))  # more than δ, and nobody can ask for as little
+        return float(log_ndtr(-u))  # more than δ, and smaller than any request
     log_density = -u * u / 2 - math.log(2 * math.pi) / 2
     if mu < _NARROW:
         x = epsilon / mu + mu / 2 * _NODES

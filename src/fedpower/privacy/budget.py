@@ -42,9 +42,9 @@ def shares_of(
 ) -> tuple[float, ...]:
     """Return what each of `STAGES` may spend of μ², from public numbers; 0 where one is not asked."""
     counts = math.sqrt(2.0 * n_open)
-    moved = (counts, counts, counts, 2.0 * math.sqrt(n_features), math.sqrt(2.0))
+    change = (counts, counts, counts, 2.0 * math.sqrt(n_features), math.sqrt(2.0))
     shares = []
-    for kind, length in zip(STAGES, moved, strict=True):
+    for kind, length in zip(STAGES, change, strict=True):
         least, most, goal = _STAGE_SHARES[kind]
         share = most
         if n_rows is not None and length:
@@ -139,7 +139,7 @@ class Outlook:
 
     @property
     def _energy(self) -> float:
-        """At most a half, and 4k/d, where nobody guesses."""
+        """At most a half, and 4k/d, without a guess."""
         return min(4.0 * self.rank / self.n_features, 0.5) if self.energy is None else self.energy
 
     def error(self, design: Design | None) -> float:

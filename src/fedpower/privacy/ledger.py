@@ -1,6 +1,6 @@
 """What a silo has released, what that cost, and whether one more release fits its cap.
 
-A ledger is an SQLite file of entries that are only ever added, each sealed with all those before it.
+A ledger is an append-only SQLite file of entries; each is sealed with all those before it.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def is_label(text: object) -> bool:
 def check_label(what: str, text: object) -> None:
     """Refuse a name that could not be shown to others as it is."""
     must = "1 to 64 letters, digits or . _ : + - and begin with a letter or a digit"
-    require(is_label(text), what, must, text, "call it 1, 2026-03 or the like")
+    require(is_label(text), what, must, text, "for example 1 or 2026-03")
 
 
 def columns_digest(columns: tuple[str, ...] | None, n_features: int) -> str:
@@ -112,7 +112,7 @@ class Account:
 
     @property
     def left(self) -> float:
-        """The largest epsilon, at the cap's delta, of one further release that fits."""
+        """The largest epsilon, at the cap's delta, that one more release can have."""
         if self.slack_delta >= self.delta:
             return 0.0
         limit = mu_of(self.cap, self.delta - self.slack_delta)
@@ -130,9 +130,9 @@ class Account:
             shown = rounded_down(left * (1 - 10 * ROUNDING), 3)
         who, it = ("this silo", "it") if silo is None else (f"silo {silo!r}", repr(silo))
         asked = _rounded(_epsilon(mu, self.delta) * (1 - 1e-12), 3, math.ceil)
-        advice = f"ask for epsilon<={shown}, " if left > 0 else ""
+        advice = f"use epsilon<={shown}, " if left > 0 else ""
         raise BudgetError(
-            f"this release would spend epsilon={asked} but {who} has {shown} left at delta={self.delta:g}; "
+            f"this release needs epsilon={asked} but {who} has {shown} left at delta={self.delta:g}; "
             f"{advice}leave {it} out or have its operator raise the cap"
         )
 
@@ -258,13 +258,13 @@ _SCHEMA = (
 
 _REFUSALS = {
     sqlite3.SQLITE_FULL: "must have room to grow but its disk is full; free some space",
-    sqlite3.SQLITE_READONLY: "must stay in place and writable but is not; check where it is",
-    sqlite3.SQLITE_READONLY_ROLLBACK: "must be at rest to be read but a change to it was interrupted; "
-    "let its owner run `fedpower ledger show` on it, which undoes that change",
+    sqlite3.SQLITE_READONLY: "must stay in place and be writable but is not; check where it is",
+    sqlite3.SQLITE_READONLY_ROLLBACK: "must be complete but its last change was interrupted; "
+    "its owner can undo that change with `fedpower ledger show`",
     sqlite3.SQLITE_CANTOPEN: "must be writable but is not; give this user the file and its folder",
-    sqlite3.SQLITE_BUSY: "must be free within a minute but another process holds it; ask again",
-    sqlite3.SQLITE_TOOBIG: "must keep what leaves but this is too large for it; ask for less",
-    sqlite3.SQLITE_IOERR: "must be written durably but the disk refused; check space and limits",
+    sqlite3.SQLITE_BUSY: "must be free within a minute but another process uses it; try again",
+    sqlite3.SQLITE_TOOBIG: "must store every release but this one is too large; use fewer columns",
+    sqlite3.SQLITE_IOERR: "must be written durably but the disk failed; check its space and limits",
 }
 
 
@@ -339,7 +339,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         try:
             ledger._be_durable()
             with ledger._transaction():
-                for statement in _SCHEMA if place else _SCHEMA[:1]:  # nobody else reaches one in memory
+                for statement in _SCHEMA if place else _SCHEMA[:1]:  # only this process reaches one in memory
                     ledger._query(statement)
                 ledger._append(cap)
                 ledger._append(Owner(silo=silo, data_set=data_set, for_experiments=for_experiments))
@@ -354,7 +354,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
     def in_memory(
         cls, epsilon: float, delta: float, *, silo: str | None = None, data_set: str | None = None
     ) -> Self:
-        """Return a ledger without a file, for a single fit: it ends with the process."""
+        """Return a ledger without a file, for a single fit."""
         return cls.create(
             None, epsilon=epsilon, delta=delta, silo=silo, data_set=data_set, for_experiments=True
         )
@@ -398,14 +398,13 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         data: DataVersion | None = None,
         payload: Callable[[], bytes],
     ) -> bytes:
-        """Return the bytes that may leave: noised and charged now, or those kept for this key.
+        """Return the bytes that may leave the silo: noised and charged now, or stored under this key.
 
-        The same ``key`` always gets the same bytes, at no charge; with another purpose, study or mu it is
-        refused. All releases of a study may cost ``study_mu`` together, whatever the cap allows. The first
-        release of a version of ``data`` records which rows that is, and whose: others are refused from then
-        on. ``payload`` draws the noise and returns the noised bytes: it is called at most once, after the cap
-        allows it and inside the transaction, so prepare what is slow beforehand. Where it, or anything
-        else, raises, nothing is charged and nothing may leave.
+        The same ``key`` always returns the same bytes at no charge; another purpose, study or mu is
+        refused. ``study_mu`` caps all releases of a study together. The first release of a version of
+        ``data`` records its rows and owner; later, other rows are refused. ``payload`` draws the noise and
+        returns the noised bytes. It is called at most once, inside the transaction and after the check of
+        the cap, so do slow work before. If it raises an error, nothing is charged and nothing may leave.
         """
         for name, text in (("key", key), ("purpose", purpose), ("study", study)):
             _check_text(name, text)
@@ -419,13 +418,13 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             for place, entry in enumerate(history.entries, start=1):
                 if isinstance(entry, Release) and entry.key == key:
                     if (purpose, study) != (entry.purpose, entry.study) or not math.isclose(mu, entry.mu):
-                        raise LedgerError(f"a key must name one release but {key!r} was used for another one")
+                        raise LedgerError(f"a key must name one release but {key!r} is used for another one")
                     return self._kept(place, entry)
             history.account().require(history.owner.silo, mu, slack_delta)
             spent = history.account(study)
             if study_mu is not None and spent.charged(mu).mu > study_mu * (1 + ROUNDING):
-                must = f"a study must keep to the epsilon it agreed on, but study {study[:12]} asks for more"
-                raise BudgetError(f"{must}; ask the same questions again, or agree on a new study")
+                must = f"a study must stay within its agreed epsilon, but study {study[:12]} asks for more"
+                raise BudgetError(f"{must}; repeat the same questions, or agree on a new study")
             sent = payload()
             if not isinstance(sent, bytes):
                 raise TypeError(f"a payload must return bytes, got {type(sent).__name__}")
@@ -443,9 +442,9 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         """Refuse rows other than those recorded as their version; writes nothing."""
         self.check_owner(data.silo, data.data_set)
         if self._history().fingerprint_of(data) not in (None, data.fingerprint):
-            must = f"the stored data of silo {data.silo!r} must be those that its ledger knows as version"
-            hint = f"declare a new version with {data.declared_by}, which is a new charge, or put them back"
-            raise LedgerError(f"{must} {data.version!r}, got others; {hint} (nothing left the silo)")
+            must = f"the data of silo {data.silo!r} must match version {data.version!r} in its ledger"
+            hint = f"declare a new version with {data.declared_by} (a new charge), or restore the old data"
+            raise LedgerError(f"{must}, got other data; {hint} (nothing left the silo)")
 
     def check_owner(self, silo: str, data_set: str | None) -> None:
         """Refuse a silo, or a data set, that is not the ledger's own."""
@@ -454,10 +453,10 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             if own not in (None, other):
                 named = f"no {what}" if other is None else f"{what} {other!r}"
                 must = f"ledger {self._label} must belong to {named}"
-                raise InputError(f"{must}, got that of {what} {own!r}; give each its own")
+                raise InputError(f"{must}, got the ledger of {what} {own!r}; use one ledger for each")
 
     def check_affordable(self, *, study: str, mu: float, slack_delta: float = 0.0) -> None:
-        """Refuse a study whose releases would overspend; one that has releases here is let through."""
+        """Refuse a study that would overspend, unless it already has releases here."""
         history = self._history()
         if not history.account(study).n_releases:
             history.account().require(history.owner.silo, mu, slack_delta)
@@ -477,15 +476,15 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         return account.charged(mu_of(epsilon, account.delta))
 
     def entries(self) -> list[Release]:
-        """Return every charge in the order made."""
+        """Return every charge, first to last."""
         return self._history().all(Release)
 
     def caps(self) -> list[Cap]:
-        """Return every cap that was set, first to last; the last one holds."""
+        """Return every cap, first to last; the last one applies."""
         return self._history().all(Cap)
 
     def set_cap(self, epsilon: float, delta: float, *, reason: str = "") -> None:
-        """Set another cap, on record: an operator's act, never a study's."""
+        """Set another cap and record it. Only the operator does this, never a study."""
         cap = _checked_cap(epsilon, delta, reason)
         if reason:
             _check_text("reason", reason)
@@ -494,14 +493,14 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             self._append(cap)
 
     def statement(self) -> dict[str, Any]:
-        """Return all but the payloads, ready for JSON; ``seal`` is the fingerprint of the history."""
+        """Return all but the payloads as JSON values; ``seal`` is the fingerprint of the history."""
         history = self._history()
         account, owner = history.account(), history.owner
         so_far, charges = replace(account, mu=0.0, slack_delta=0.0), []
         for seq, made in enumerate(history.all(Release), start=1):
             so_far = so_far.charged(made.mu, made.slack_delta)
-            alone = replace(so_far, mu=made.mu, slack_delta=made.slack_delta)
-            costs = {"seq": seq, "epsilon": alone.epsilon, "total_epsilon": so_far.epsilon}
+            single = replace(so_far, mu=made.mu, slack_delta=made.slack_delta)
+            costs = {"seq": seq, "epsilon": single.epsilon, "total_epsilon": so_far.epsilon}
             charges.append(msgspec.structs.asdict(made) | costs)
         names = ("epsilon", "mu", "slack_delta", "n_releases")
         found = {
@@ -527,7 +526,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
     def _locked(self) -> Iterator[None]:
         if os.getpid() != self._pid:  # before the lock: a fork may have copied it while it was held
             raise LedgerError(
-                f"ledger {self._label} must stay in its own process; open the ledger again here"
+                f"ledger {self._label} must be used in the process that opened it; open it again here"
             )
         with self._lock:
             yield
@@ -542,7 +541,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit what the body does, or undo all of it; nobody else writes meanwhile."""
+        """Commit what the body does, or undo all of it; no other process writes meanwhile."""
         with self._locked():
             self._query("SELECT 1")  # refuses a closed connection first
             if self._db.in_transaction:
@@ -591,8 +590,8 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         """Return the bytes of a release as they were first sent."""
         sent = self._query("SELECT payload FROM entry WHERE seq = ?", place)[0][0]
         if not isinstance(sent, bytes) or hashlib.sha256(sent).hexdigest() != entry.sha256:
-            must = f"release {entry.key!r} must leave as it was first sent but has changed in {self._label}"
-            raise LedgerError(f"{must}; put back the file as it was last written")
+            must = f"release {entry.key!r} must be as it was first sent but has changed in {self._label}"
+            raise LedgerError(f"{must}; restore the latest copy of the file")
         return sent
 
     def _record_rows(self, data: DataVersion) -> None:
@@ -626,8 +625,8 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             raise self._damaged()
 
     def _damaged(self) -> LedgerError:
-        hint = "put back the file as it was last written: an older copy erases recorded spending"
-        return LedgerError(f"ledger {self._label} must be whole but is damaged or no ledger; {hint}")
+        hint = "restore the latest copy of the file, as an older copy erases recorded spending"
+        return LedgerError(f"ledger {self._label} must be intact but is damaged or not a ledger; {hint}")
 
     def _refusal(self, error: sqlite3.Error) -> LedgerError:
         if isinstance(error, sqlite3.ProgrammingError):
@@ -647,7 +646,7 @@ def _make_private_file(path: Path) -> None:
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     except FileExistsError:
-        raise LedgerError(f"a ledger is never overwritten but {path} exists already") from None
+        raise LedgerError(f"a new ledger must be a new file but {path} exists already") from None
     except OSError as error:
         must = "a ledger must be created in a writable folder"
         raise LedgerError(f"{must} but {path} cannot be ({error.strerror})") from None
@@ -670,7 +669,7 @@ def _check_private(path: Path, *, read_only: bool) -> bool:
     is_writable = bool(mode & 0o200) and os.access(path, os.W_OK)
     has_writable_folder = os.access(path.resolve().parent, os.W_OK | os.X_OK)
     kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
-    fix, again = f"run `chmod 600 {path}`", "delete it and run that again, else put back the file as it was"
+    fix, again = f"run `chmod 600 {path}`", "delete it and run that again, otherwise restore the latest copy"
     problems = {
         f"a ledger must be a file but {path} is {kind}; give the file's path": not stat.S_ISREG(info.st_mode),
         f"ledger {path} must be private to its owner but has mode {mode:04o}; {fix}": others,
@@ -702,8 +701,8 @@ def _unit_of(purposes: Sequence[str]) -> str:
     if kinds == {BY_EDGE}:
         return "one edge of this silo's network, present or absent"
     if BY_EDGE in kinds:
-        return "one edge by some of its releases and one row by others: keep a ledger for each"
+        return "one edge in some of its releases and one row in others: use a ledger for each"
     if kinds == {BY_PERSON}:
         return "one person of this silo with all rows, replace-one neighbours"
-    but = ", for not all of its releases were by person" if BY_PERSON in kinds else ""
+    but = ", because only some of its releases protect persons" if BY_PERSON in kinds else ""
     return f"one row of this silo, replace-one neighbours{but}"

@@ -164,8 +164,8 @@ class Sensitivity:
             for group, power in zip(self.groups, powers, strict=True)
             if self.real or power < 0
         ]
-        moved = root_above(self.squared) + root_above(sum(rounded)) if rounded else None
-        whole = Fraction(multiplier) ** 2 * (self.squared if moved is None else moved**2) / honest
+        change = root_above(self.squared) + root_above(sum(rounded)) if rounded else None
+        whole = Fraction(multiplier) ** 2 * (self.squared if change is None else change**2) / honest
         return [
             ceil_root(whole * Fraction(4) ** power / group.weight)
             for group, power in zip(self.groups, powers, strict=True)
@@ -235,13 +235,13 @@ class Noise:
 def noise_for(
     sensitivity: Sensitivity, multiplier: float, sizes: tuple[int, ...], colluders: int | None = None
 ) -> Noise:
-    """Return a silo's noise for a sum over silos of these sizes; of one alone where ``colluders`` is None."""
+    """Return a silo's noise for a sum over silos of these sizes; ``colluders=None`` is for one silo only."""
     require(0 < multiplier < math.inf, "multiplier", "a positive number", multiplier, "calibrate it first")
     m, n, honest = len(sizes), sum(sizes), len(sizes) - (colluders or 0)
     if honest < 1:
         raise InputError(
             f"a secure sum must have more silos than the {colluders} that may collude, got {m}; "
-            "bring more silos or declare fewer colluders"
+            "add silos or declare fewer colluders"
         )
     groups = sensitivity.groups
     least = REAL_SHARE if sensitivity.real else 1 if colluders is None else WIDE_SHARE
@@ -285,37 +285,37 @@ def of_moment(n_features: int, *, mean_weight: float = 0.0, per_unit: int = 0) -
     require(within, "mean_weight", f"between 0 and {LARGEST_MEAN_WEIGHT}, where lemma 1 holds", mean_weight)
     c, parts = Fraction(mean_weight), UNIT_PARTS if per_unit else 1
     d, one, square = n_features, Fraction(1), SIDE**2
-    moved = 2 * ((1 + c**2) * square * max(1, per_unit)) ** 2
+    change = 2 * ((1 + c**2) * square * max(1, per_unit)) ** 2
     diagonal, below = Group(d, one, square), Group(d * (d - 1) // 2, 2 * one, square)
     mean = Group(d if mean_weight else 0, 2 * (c * SIDE / parts) ** 2, SIDE * parts)
     groups = (diagonal, below, mean, Group(1, one, square))
-    return Sensitivity(moved, tuple(group for group in groups if group.length))
+    return Sensitivity(change, tuple(group for group in groups if group.length))
 
 
 def of_counts(size: int, *, counted: int = 1, per_unit: int = 0) -> Sensitivity:
     """Return that of counts, each row adding to one in each of ``counted`` columns (lemma 2)."""
     parts = TALLY_PARTS if per_unit else 1
-    moved = 2 * whole("counted", counted) * (max(1, per_unit) * parts) ** 2
-    return Sensitivity(Fraction(moved), (Group(size, Fraction(1), parts),))
+    change = 2 * whole("counted", counted) * (max(1, per_unit) * parts) ** 2
+    return Sensitivity(Fraction(change), (Group(size, Fraction(1), parts),))
 
 
 def of_means(n_features: int, *, per_unit: int = 0) -> Sensitivity:
     """Return that of Σ q, Σ q² and the number of cells of each column, |q| ≤ Q (lemma 3)."""
     parts, d = TALLY_PARTS if per_unit else 1, n_features
-    moved = 4 * whole("n_features", d) * CELL_SIDE**4 * (max(1, per_unit) * parts) ** 2
+    change = 4 * whole("n_features", d) * CELL_SIDE**4 * (max(1, per_unit) * parts) ** 2
     cells = Group(d, Fraction(CELL_SIDE**2), CELL_SIDE * parts)
     squares = Group(d, Fraction(1), CELL_SIDE**2 * parts)
-    return Sensitivity(Fraction(moved), (cells, squares, Group(d, Fraction(CELL_SIDE**4), parts)))
+    return Sensitivity(Fraction(change), (cells, squares, Group(d, Fraction(CELL_SIDE**4), parts)))
 
 
 def of_clipped_product(clip: float, width: int, n_features: int) -> tuple[Sensitivity, int]:
     """Return that of Σ y·c(Zᵀy)ᵀ and κ Σ ‖y‖² in whole numbers, and κ (lemma 4)."""
     off = SLANT + 2.0**-38 + clip * math.sqrt(width) / CLIP_SIDE
     bound = (clipped_sensitivity(clip, width) + 2.0 * off) * (1.0 + 2.0**-40)
-    moved = Fraction(bound) * SIDE * CLIP_SIDE / Fraction(clip)
-    kappa = max(1, int(moved) // _TRACE_SHARE)
+    change = Fraction(bound) * SIDE * CLIP_SIDE / Fraction(clip)
+    kappa = max(1, int(change) // _TRACE_SHARE)
     one, most = Fraction(1), max(SIDE * CLIP_SIDE, kappa)
-    return Sensitivity(moved**2 + (kappa + 1) ** 2, (Group(n_features * width + 1, one, most),)), kappa
+    return Sensitivity(change**2 + (kappa + 1) ** 2, (Group(n_features * width + 1, one, most),)), kappa
 
 
 def of_row_sum(n_features: int) -> Sensitivity:

@@ -129,9 +129,10 @@ class PrivacyStatement:
             return "NOT PRIVATE (ε = ∞): exact numbers left every silo."
         worst = max(self.protections, key=lambda row: row.epsilon)
         promise, thing = in_symbols(worst.epsilon, self.delta), self.unit.split()[1]
-        return (
-            f"Privacy: {promise} per {thing}, against {worst.observer.partition(' and ')[0]} and the public."
-        )
+        observer, joined, others = worst.observer.partition(" and ")[0].partition(" together with ")
+        if joined:
+            return f"Privacy: {promise} per {thing}, even if {observer} and {others} work together."
+        return f"Privacy: {promise} per {thing}, against {observer} and the public."
 
     def __str__(self) -> str:
         if self.leak is not None:

@@ -1,4 +1,4 @@
-"""The coordinator: drives a solver, one round at a time, whatever the network does to messages."""
+"""The coordinator: drives a solver, one round at a time, over an unreliable network."""
 
 import logging
 from collections import Counter, deque
@@ -110,7 +110,7 @@ class Receipt(Enum):
     DUPLICATE = "already answered in this round"
     LATE = "belongs to a round that is closed"
     FOREIGN = "belongs to another study, run or silo, or to a round not yet asked"
-    MALFORMED = "is no answer to the question, and is as if it had not come"
+    MALFORMED = "is not an answer to the question and is ignored"
 
 
 class Coordinator:
@@ -186,10 +186,10 @@ class Coordinator:
         if len(current.answers) < needed:
             for name, reason in current.refused.items():
                 raise RefusedError(f"silo {name!r} refused: {reason}")
-            more = [f"; what {name} sent was set aside: {why}" for name, why in current.set_aside.items()]
+            more = [f"; the answer of {name} was rejected: {why}" for name, why in current.set_aside.items()]
             silent = ", ".join(name for name in current.asked if name not in current.answers)
             raise ProtocolError(
-                f"round {current.number} needs {needed} answers and got {len(current.answers)}; bring back "
+                f"round {current.number} must have {needed} answers, got {len(current.answers)}; reconnect "
                 f"{silent} or lower min_silos{''.join(more[:1])}"
             )
         current.answers = {n: current.answers[n] for n in self.silos if n in current.answers}
@@ -200,13 +200,13 @@ class Coordinator:
     def _set_aside(self, silo: str, problem: str) -> Receipt:
         current = None if self._open is None else self._open.round
         if current is not None and silo in current.asked and not current.has_heard(silo):
-            logger.warning("what silo %r sent in round %d was set aside: %s", silo, current.number, problem)
+            logger.warning("rejected the answer of silo %r in round %d: %s", silo, current.number, problem)
             current.set_aside[silo] = problem
         return Receipt.MALFORMED
 
     def _advance(self, closed: Round | None) -> None:
         while not self.done:
-            self._open = None  # nobody needs the question any more, which may be large
+            self._open = None  # the question may be large and is no longer needed
             try:
                 ask = next(self._solver) if closed is None else self._solver.send(closed)
             except StopIteration as stop:
@@ -274,12 +274,12 @@ class Coordinator:
 def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
     """Refuse silos that no run can have."""
     if len(set(silos)) != len(silos) or not silos:
-        raise ProtocolError(f"silos must be one at least, with different names, got {list(silos)}")
+        raise ProtocolError(f"silos must be at least one, with different names, got {list(silos)}")
     for name in silos:
         if not is_showable(name):
-            raise ProtocolError(f"a silo's name must hold no control characters, got {name!a}; rename it")
+            raise ProtocolError(f"a silo's name must not have control characters, got {name!a}; rename it")
     if min_silos is not None and not 1 <= min_silos <= len(silos):
-        raise ProtocolError(f"min_silos must lie between 1 and the {len(silos)} silos, got {min_silos}")
+        raise ProtocolError(f"min_silos must be between 1 and the {len(silos)} silos, got {min_silos}")
 
 
 MOST_ATTEMPTS = 3

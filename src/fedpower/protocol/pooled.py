@@ -74,7 +74,7 @@ _STDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
-    """What the bound did to the rows, as far as releases tell."""
+    """What the bound did to the rows, as far as releases show."""
 
     rows: float
     rows_most: float

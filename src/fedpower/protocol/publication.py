@@ -84,9 +84,9 @@ def smoothing(budget: Budget, sizes: Mapping[str, int]) -> Smoothing | None:
     rounded = sum(weight * whole_step(budget, count) for weight, count in pairs)
     roundings = math.sqrt(size) * (2 * m + 32) + 2 * (d + m + 32)
     off = 0.5 * (rounded + math.sqrt(size) * spacing) + 4.0 * largest * roundings * _UNIT_ROUNDOFF
-    moved = math.sqrt(budget.moment_noise((n,)).sensitivity.squared) / SIDE**2
-    alone = moved * max(weight / count for weight, count in pairs) / std
-    mu = math.hypot(alone, 2.0 * off / (scale * spacing)) * (1 + 2.0**-40)
+    change = math.sqrt(budget.moment_noise((n,)).sensitivity.squared) / SIDE**2
+    single = change * max(weight / count for weight, count in pairs) / std
+    mu = math.hypot(single, 2.0 * off / (scale * spacing)) * (1 + 2.0**-40)
     return Smoothing(spacing=spacing, scale=scale, error=off, mu=mu)
 
 

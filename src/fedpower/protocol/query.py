@@ -331,12 +331,12 @@ def quantised(values: Array, power: int) -> Integers:
 
 def _no_bytes(public: bytes) -> None:
     if public:
-        raise ProtocolError("the covariance and the mean must be asked for with nothing beside them")
+        raise ProtocolError("a question for the covariance or the mean must have no other content")
 
 
 def _require_clipped(study: Study) -> None:
     if study.noise != "clipped":
-        raise ProtocolError("products and means of this study must be asked for as steps, not as queries")
+        raise ProtocolError("questions for products and means of this study must be steps, not queries")
 
 
 def norm_of(center: Array | None) -> float:
@@ -360,7 +360,7 @@ def query_of(study: Study, label: str, public: bytes = b"") -> Query:
     terms = next((terms for terms in study.queries if terms.label == label), None)
     kind = QUERIES.get(label.partition(" ")[0])
     if terms is None or kind is None:
-        raise ProtocolError("a query must be one of those that the study lists")
+        raise ProtocolError("a query must be on the study's list")
     query = kind.parse(study, label, public)
     if query.sensitivity.size != terms.size:
         raise ProtocolError(f"query {label!r} must have {query.sensitivity.size} numbers, got {terms.size}")
@@ -413,11 +413,11 @@ def _prepared(study: Study, label: str, public: bytes) -> tuple[_Vectors, float 
         raise ProtocolError(f"a question of preparation must have {expected} vectors of {d} finite numbers")
     low, high, _, scale = vectors
     if low is not None and high is not None and not (high - low >= 1 / _LARGEST_CELL).all():
-        raise ProtocolError("a range must have its smaller end first, and some width")
+        raise ProtocolError("a range must have a lower end below its upper end")
     if scale is not None and not (scale >= 1 / _LARGEST_CELL).all():
         raise ProtocolError("a scale must be positive")
     if (bound is not None) != (label == COVARIANCE):
-        raise ProtocolError("the covariance of prepared rows, and only that, must be asked for with a bound")
+        raise ProtocolError("a question must have a bound if, and only if, it is for the prepared covariance")
     if bound is not None and not 1 / _LARGEST_CELL <= bound <= _LARGEST_CELL:
         raise ProtocolError("a bound must be positive and finite")
     return vectors, bound

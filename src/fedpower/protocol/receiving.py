@@ -48,7 +48,7 @@ ROUNDING = 1e-6
 
 _LONGEST_RUN = 256
 HEADER_BYTES = 64 * 1024
-"""More than any message has besides its arrays."""
+"""More than any message has in addition to its arrays."""
 _MEMBER_BYTES = 1024
 """More than a silo's entry in the session of a secure sum has."""
 
@@ -110,7 +110,7 @@ def _demands(
         case Enrolment(), Enrol():
             yield body.n_features == study.n_features, "a silo", f"{study.n_features} columns"
             known = body.data_version == "" or is_label(body.data_version)
-            yield known, "a version of data", "a name that can be shown"
+            yield known, "a version of data", "a printable name"
             possible = 1 <= body.n_rows <= _MOST_ROWS and _has_noise(study, body.n_rows)
             yield possible, "a number of rows", "a whole number that the study can hold"
         case SessionKey(), OpenSession():
@@ -122,7 +122,7 @@ def _demands(
             signed = public and is_member(member, public, study.digest, asked.run, question.attempt)
             yield signed, "a signed key", "its silo's signature"
             fresh = body.key not in keys and gives_secret(body.key)
-            yield fresh, "a key of a secure sum", "a secret that no other has"
+            yield fresh, "a key of a secure sum", "a unique secret"
         case KeyGone(), AskQuery():
             yield study.is_secure, "an answer to a query", "numbers"
         case QueryAnswer(), AskQuery():
@@ -177,7 +177,7 @@ def _of_moment(body: MomentPart, label: str, study: Study, n_rows: int) -> Itera
     }[label]
     with_mean = study.center or label not in ("covariance", "factor")
     yield _array("a mean", body.mean, (d,) if with_mean else None, _peak(study, n_rows))
-    yield count <= min(n_rows, d), what, f"{min(n_rows, d)} rows at most"
+    yield count <= min(n_rows, d), what, f"at most {min(n_rows, d)} rows"
     yield _array(what, values, shape, largest)
     yield label != "variances" or values.min() >= 0, what, "no negative number"
     least, most = 0.0, LARGEST if label == "covariance" else 0.0
@@ -197,8 +197,8 @@ def _of_steps(body: LocalSteps, ask: AskSteps, study: Study, n_rows: int) -> Ite
         peak = (1.0 + center) * _peak(study, n_rows, center)
         largest = 8.0 * study.n_features * peak**2 + ask.shift + pooled
     yield _array("a product", body.product, shape, largest)
-    beside = ask.align is None and ask.n_local_steps > 1
-    yield _array("a basis", body.basis, shape if beside else None, 1.0 + ROUNDING)
+    with_basis = ask.align is None and ask.n_local_steps > 1
+    yield _array("a basis", body.basis, shape if with_basis else None, 1.0 + ROUNDING)
     yield body.basis is None or is_orthonormal(body.basis), "a basis", "orthonormal columns"
     with_total = study.budget is None or study.budget.with_trace
     yield (total is not None) == with_total, "a total variance", "a number in its range"

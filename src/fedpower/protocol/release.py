@@ -104,7 +104,7 @@ def release(
         parts.clear()
         (asking or (lambda answering: answering(query)))(answer)
         if len(parts) != times:
-            raise InputError(f"{times} answers must be charged as so many, got {len(parts)}")
+            raise InputError(f"a release must have {times} parts, got {len(parts)}")
         name = run.encode()
         return b"".join([len(name).to_bytes(2, "little"), name, *parts])
 

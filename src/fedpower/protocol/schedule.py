@@ -8,7 +8,7 @@ from typing import Literal
 from fedpower.exceptions import InputError
 
 Decay = Literal["every", "decaying", "halving"]
-"""How far apart rounds are: as far as at first, one step less each time, or half as far."""
+"""How the number of steps between rounds changes: not at all, by one less each time, or by half."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def new_exchange_key() -> "X25519PrivateKey":
 
 
 def exchanged(own: "X25519PrivateKey", other: bytes) -> bytes:
-    """Return the 32 bytes that X25519 gives to both holders of the keys and to nobody else."""
+    """Return the 32 bytes that X25519 gives only to the two holders of the keys."""
     try:
         return own.exchange(require_cryptography().X25519PublicKey.from_public_bytes(other))
     except ValueError:
@@ -93,13 +93,13 @@ class Identity:
             text = place.read_bytes()
         except OSError as error:
             raise InputError(
-                f"an identity must be a file that can be read, got {place} ({error.strerror}); make one with "
+                f"an identity must be a readable file, got {place} ({error.strerror}); make one with "
                 "`fedpower node key`"
             ) from None
         if os.name == "posix" and mode & 0o077:
             raise InputError(
                 f"identity {place} must be private to its owner but has mode {mode:04o}; run "
-                f"`chmod 600 {place}`, or make a new one if others may have read it"
+                f"`chmod 600 {place}`, or make a new identity if others may have read it"
             )
         try:
             key = crypto.serialization.load_pem_private_key(text, password=None)
@@ -115,7 +115,7 @@ class Identity:
         try:
             handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            raise InputError(f"a new identity must go to a new file, but {place} is there") from None
+            raise InputError(f"a new identity must be a new file, but {place} exists") from None
         with os.fdopen(handle, "wb") as stream:  # not encrypted: the file's mode protects it
             how = pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption()
             stream.write(self._key.private_bytes(*how))
@@ -179,7 +179,7 @@ def partners(session: Session, count: int) -> tuple[tuple[int, ...], ...]:
     m = len(session.members)
     if count == m - 1:
         return tuple(tuple(other for other in range(m) if other != own) for own in range(m))
-    # The members in an order that nobody chooses: that of hashes of the whole session.
+    # The members in an order that no party can choose: that of hashes of the whole session.
     salt = b"fedpower ring 1" + session.digest
     by_hash = [hashlib.sha256(salt + member.key).digest() for member in session.members]
     ring = sorted(range(m), key=by_hash.__getitem__)
@@ -196,19 +196,19 @@ def check_session(session: Session, study: Study, run: str) -> None:
     identities = dict(study.identities)
     names = [member.silo for member in session.members]
     if session.study != study.digest or session.run != run:
-        raise ProtocolError("a session must be of the study and run that it is sent in, got another")
+        raise ProtocolError("a session must name its own study and run, got another")
     if names != [name for name in identities if name in set(names)]:
         raise ProtocolError("a session must name silos of the study, each once and in the study's order")
     if len(names) < (least := study.min_silos):
-        raise ProtocolError(
-            f"a session must have the {least} silos that the study asks for, got {len(names)}"
-        )
+        raise ProtocolError(f"a session must have at least {least} silos, got {len(names)}")
     if len({member.key for member in session.members}) < len(names):
-        raise ProtocolError("every silo of a session must have a key of its own, got one twice")
+        raise ProtocolError("every silo of a session must have its own key, got one twice")
     for member in session.members:
         signed = is_member(member, identities[member.silo], session.study, run, session.attempt)
         if member.n_rows < 1 or not signed:
-            raise ProtocolError(f"every key must be signed by its silo, but that of {member.silo!r} is not")
+            raise ProtocolError(
+                f"every key must be signed by its silo, but the key of {member.silo!r} is not"
+            )
 
 
 # --- masks ------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class SiloSessions:
 
     def __init__(self, name: str, study: Study, n_rows: int, identity: Identity) -> None:
         if dict(study.identities).get(name) != identity.public:
-            raise InputError(f"silo {name!r} must hold the identity that the study lists for it, got another")
+            raise InputError(f"silo {name!r} must have the identity in the study, got another")
         self._name, self._study, self._n_rows, self._identity = name, study, n_rows, identity
         self.attempt: _Attempt | None = None
         self.lock = threading.Lock()
@@ -342,14 +342,14 @@ class SiloSessions:
             self.attempt = _Attempt(run=run, number=call.attempt, reply=reply, secret=secret)
         assert self.attempt is not None
         if self.attempt.secret is None:
-            raise ProtocolError("a key must not be used twice, but this attempt's was used for an upload")
+            raise ProtocolError("a key must not be used twice, but an upload already used this attempt's key")
         return self.attempt.reply
 
     def check(self, session: Session, run: str) -> None:
         """Refuse a session that this silo must not take part in."""
         check_session(session, self._study, run)
         if session.sizes.get(self._name) != self._n_rows:
-            raise ProtocolError(f"a session of silo {self._name!r} must have it with its number of rows")
+            raise ProtocolError(f"a session must list silo {self._name!r} with its number of rows")
 
     def channel(self, ask: AskQuery) -> Masked:
         """Return the channel of a question; from now on the key in its session is bound to that session."""
@@ -361,15 +361,17 @@ class SiloSessions:
         if attempt is None or attempt.reply.key != own.key:
             return Masked(session, question, None)
         if attempt.session not in (None, session.digest):
-            raise ProtocolError("a key must be in one session only, but this silo was sent another with it")
+            raise ProtocolError("a key must be in one session only, but this silo got a second one with it")
         attempt.session = session.digest
         if ask.index > attempt.done:
             raise ProtocolError(
-                f"secure sums must be asked for in the study's order, but sum {attempt.done + 1} of "
+                f"secure sums must follow the study's order, but sum {attempt.done + 1} of "
                 f"{len(self._study.queries)} comes before sum {ask.index + 1}"
             )
         if attempt.asked.setdefault(ask.index, question) != question:
-            raise ProtocolError("a secure sum must be asked for once in a session, got other numbers before")
+            raise ProtocolError(
+                "a secure sum must occur once in a session, got another question for it before"
+            )
         if attempt.chain is None and attempt.secret is not None:
             attempt.chain = MaskChain(self._name, session, attempt.secret, self._study.colluders)
             attempt.secret = None

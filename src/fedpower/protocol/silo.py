@@ -47,7 +47,7 @@ _Multiply = Callable[[Array], Array]
 
 
 def take_local_steps(multiply: _Multiply, ask: AskSteps, total_variance: float | None = None) -> LocalSteps:
-    """Return Y_{t+1} after ``ask.n_local_steps`` steps from the broadcast basis, and Z_t beside it."""
+    """Return Y_{t+1} after ``ask.n_local_steps`` steps from the broadcast basis, and Z_t with it."""
     drift = None if ask.pooled is None else ask.pooled - multiply(ask.basis)
 
     def step(basis: Array) -> Array:
@@ -158,8 +158,8 @@ class PrivateReleases:
             charged = self.attempts_charged
             if charged >= self._study.attempts:
                 raise BudgetError(
-                    "a study must keep to the attempts it agreed on, but this silo was "
-                    f"charged for {charged} of {self._study.attempts} on these rows"
+                    f"a study must stay within its {self._study.attempts} attempts, but this silo was "
+                    f"charged for {charged} on these rows"
                 )
             name = f"{name}, attempt {charged + 1}"  # what was paid for pays for no other
         mu, slack_delta = self._budget.study_mu, self._budget.slack_delta
@@ -176,7 +176,7 @@ class PrivateReleases:
     def query(self, ask: AskQuery, *, run: str) -> QueryAnswer | KeyGone:
         listed = self._study.queries
         if not 0 <= ask.index < len(listed) or listed[ask.index].label != ask.label:
-            raise ProtocolError("a query must be one of those that the study lists, by its number and name")
+            raise ProtocolError("a query must be on the study's list, with its number and name")
         asked = query_of(self._study, ask.label, ask.public)
         sessions = self.sessions
         if ask.session is None or sessions is None:
@@ -216,7 +216,7 @@ class PrivateReleases:
 
     def _noised_steps(self, ask: AskSteps, run: str) -> LocalSteps:
         if ask.shift != 0 or ask.pooled is not None:
-            raise ProtocolError("drift-corrected steps need one more release, which this study does not list")
+            raise ProtocolError("drift-corrected steps must have one more release, which this study excludes")
         # By the question, and not by each step's basis: its last bits may be another machine's.
         digest = hashlib.sha256(repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode())
         for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
@@ -254,7 +254,7 @@ class PrivateReleases:
 
     def _has_steps(self) -> bool:
         if self._study.noise == "clipped" or self._study.preparation:
-            raise ProtocolError("this study must be asked for the queries that it lists")
+            raise ProtocolError("a question must be a query on the study's list")
         return self._study.noise in ("step", "paper")
 
 
@@ -267,7 +267,7 @@ logger = logging.getLogger(__name__)
 _MOST_LOCAL_STEPS = 10_000
 """A bound on the work one question can make a silo do."""
 
-NOT_YOURS = "the silo could not answer; its operator's log says why"
+NOT_YOURS = "the silo could not answer; its operator can read why in the silo's log"
 
 Releases = ExactReleases | PrivateReleases
 
@@ -277,7 +277,7 @@ class Silo:
 
     def __init__(self, name: str, study: Study, releases: Releases, *, data_version: str = "") -> None:
         if (getattr(releases, "sessions", None) is not None) != (study.is_secure):
-            raise InputError(f"releases of silo {name!r} must be made for aggregation={study.aggregation!r}")
+            raise InputError(f"releases of silo {name!r} must be for aggregation={study.aggregation!r}")
         self.name = name
         self.study = study
         self.releases = releases
@@ -302,13 +302,13 @@ class Silo:
         return structs.replace(message, study=self.study.digest, silo=self.name, body=body)
 
     def _report_clipped(self) -> None:
-        """Report to the operator, once and to nobody else, how many rows the bound shortened."""
+        """Report once, and only to the operator, how many rows the bound clipped."""
         rows = self.releases.rows
         if isinstance(rows, Survey) and rows.clipped is not None and not self._reported:
             self._reported, (cut, all_rows) = True, rows.clipped
             logger.info(
-                "%.1f%% of the rows of silo %r (%d of %d) were shortened to the bound found (for your "
-                "eyes only)", 100.0 * cut / all_rows, self.name, cut, all_rows,
+                "%.1f%% of the rows of silo %r (%d of %d) exceeded the bound and were clipped (only you "
+                "see this)", 100.0 * cut / all_rows, self.name, cut, all_rows,
             )  # fmt: skip
             for odd in units_warning(rows, self.study.groups, self.study.columns):
                 logger.info("%s", odd)
@@ -328,12 +328,14 @@ class Silo:
             n_rows, n_features = releases.rows.n_rows, self.study.n_features
             return Enrolment(n_rows=n_rows, n_features=n_features, data_version=self._data_version)
         if self.study.is_secure and not isinstance(ask, OpenSession | AskQuery):
-            raise ProtocolError("nothing but a secure sum leaves a silo of this study; open a session")
+            raise ProtocolError("a question of this study must be for a secure sum; open a session")
         match ask:
             case AskMoment(label="mean") if not self.study.center:
-                raise ProtocolError("this study does not centre on the pooled mean; ask for no mean")
+                raise ProtocolError("a mean must be asked for only where the study centres on it")
             case AskMoment() if ask.label != "mean" and self.study.is_private:
-                raise ProtocolError("a private study releases no exact covariance, variances or factor")
+                raise ProtocolError(
+                    "a private study must not release an exact covariance, variances or factor"
+                )
             case AskMoment():
                 return releases.moment(ask, run=run)
             case AskSteps():
@@ -341,7 +343,7 @@ class Silo:
                 return releases.steps(_cleaned(ask), run=run)
             case AskQuery():
                 if (ask.session is None) == (self.study.is_secure):
-                    raise ProtocolError("a query must have a session with aggregation='secure' only")
+                    raise ProtocolError("a query must have a session if, and only if, aggregation='secure'")
                 return releases.query(ask, run=run)
             case OpenSession() if isinstance(releases, PrivateReleases) and releases.sessions is not None:
                 return releases.open(ask, run=run)
@@ -371,15 +373,15 @@ def _demands_on_steps(ask: AskSteps, study: Study) -> Iterator[tuple[object, str
     yield fits, f"a basis must have {d} rows and 1 to {most} columns, got shape {shape}"
     yield is_orthonormal(ask.basis), "a basis must have finite, orthonormal columns to 1e-6"
     yield is_row(ask.center), f"a centre must be {d} finite numbers"
-    yield ask.center is None or study.center, "this study does not centre on the pooled mean"
+    yield ask.center is None or study.center, "a centre must be left out, as the study does not use one"
     # Gains would make rows longer than the noise is made for.
-    yield ask.gains is None or not study.is_private, "a private study multiplies no columns; send no gains"
+    yield ask.gains is None or not study.is_private, "gains must be left out in a private study"
     positive = is_row(ask.gains) and (ask.gains is None or (ask.gains > 0).all())
     yield positive, f"gains must be {d} positive numbers"
     steps = f"local steps must be between 1 and {_MOST_LOCAL_STEPS}, got {ask.n_local_steps}"
     yield 1 <= ask.n_local_steps <= _MOST_LOCAL_STEPS, steps
     yield np.isfinite(ask.shift) and ask.shift >= 0, "a shift must be finite and not negative"
-    yield ask.align in (None, *ALIGNMENTS), "an alignment must be one of those of the paper"
+    yield ask.align in (None, *ALIGNMENTS), "an alignment must be one of the paper's"
     whole = ask.pooled is None or (ask.pooled.shape == shape and np.isfinite(ask.pooled).all())
     yield whole, f"a pooled product must be finite and have the basis's shape {shape}"
 
@@ -403,7 +405,7 @@ def assemble(
     """Return a silo of ``study``: the one way to put one together, for every engine."""
     check_sums_are_noised(study.aggregation, study.epsilon)
     if isinstance(rows, Survey) != bool(study.preparation):
-        raise InputError(f"the rows of silo {name!r} must be read as the study prepares them")
+        raise InputError(f"the rows of silo {name!r} must be prepared as the study requires")
     releases: Releases
     if not study.is_private:
         assert not isinstance(rows, Survey), "only a private study prepares"

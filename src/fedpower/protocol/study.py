@@ -93,25 +93,29 @@ class Study:
         names = (*(self.columns or ()), self.unit, *(silo for silo, _ in self.identities))
         odd = next((name for name in names if not is_showable(name)), None)
         yield odd is None, f"names of columns and silos must hold no control characters, got {odd!a}"
-        must = f"iteration_rank must lie between 1 and the number of columns {d}, got {self.iteration_rank}"
+        must = f"iteration_rank must be between 1 and the number of columns {d}, got {self.iteration_rank}"
         yield 1 <= self.iteration_rank <= d, must
-        must = f"epsilon=inf must go with noise='none' only, got epsilon={self.epsilon} with {noise!r}"
+        must = f"epsilon=inf must be used with noise='none' only, got epsilon={self.epsilon} with {noise!r}"
         yield self.is_private != math.isinf(self.epsilon), must
-        must = f"noise mode {noise!r} must know its number of steps to divide the budget; give n_steps"
+        must = f"n_steps must be given with noise={noise!r}, to divide the budget"
         yield not self.noises_steps or self.n_steps is not None, must
-        must = f"unit must be no feature, got '{self.unit}' among the columns too"
+        must = f"unit must not be a feature, got '{self.unit}', which is also a column of the study"
         yield self.unit not in (self.columns or ()), must
-        must = f"rows_per_unit must go with unit, got {self.rows_per_unit} without"
+        must = f"rows_per_unit must be given with unit, got {self.rows_per_unit} without unit"
         yield self.unit or self.rows_per_unit == 1, must
-        must = "network must go without persons, rules and private preparation, which are about tables"
+        must = "network must be used without persons, rules and private preparation, which are for tables"
         yield not self.network or not (self.unit or self.rules or self.preparation), must
-        must = "network='edge' must go with noise='covariance', for the adjacency is released, got another"
+        must = f"network='edge' must be used with noise='covariance', got {noise!r}"
         yield self.network != "edge" or (not self.center and noise in ("covariance", "none")), must
-        must = "noise='clipped' must go without unit, whose persons it cannot weigh, got both"
+        must = "noise='clipped' must be used without unit, got both; use noise='covariance' for persons"
         yield not (noise == "clipped" and self.unit), must
-        must = "private preparation must go with noise='covariance' and with no treatment that was agreed on"
+        must = (
+            "private preparation must be used with noise='covariance' and without public offsets and bounds"
+        )
         yield not self.preparation or (noise == "covariance" and self.treatment == PREPARED), must
-        must = "scores_epsilon must go without noise='paper', which spends everything; choose noise='step'"
+        must = (
+            "scores_epsilon must be used without noise='paper', which spends all of epsilon; use noise='step'"
+        )
         yield not (self.scores and noise == "paper"), must
         labels = [terms.label for terms in self.queries]
         fit = all(re.fullmatch("[a-z-]+( [0-9]{1,4})?", label) for label in labels)
@@ -120,15 +124,15 @@ class Study:
         shares = [terms.share * terms.times for terms in self.queries]
         must = f"the shares of all queries must be positive and add up to 1 at most, got {shares[:5]}"
         yield all(share > 0 for share in shares) and math.fsum(shares) <= 1 + 2.0**-50, must
-        must = f"aggregation='secure' must go with noise='covariance', got noise={noise!r}"
+        must = f"aggregation='secure' must be used with noise='covariance', got noise={noise!r}"
         yield not self.is_secure or noise in ("covariance", "clipped"), must
         must = "identities must have different names and keys, got one twice"
         yield len(dict(self.identities)) == len(keys) == len(set(keys)), must
-        must = "an identity must be 64 hexadecimal digits in lower case, as `fedpower node key` prints it"
+        must = "an identity must be 64 lower-case hexadecimal digits, as `fedpower node key` prints them"
         yield all(re.fullmatch("[0-9a-f]{64}", key) for key in keys), must
         must = (
             f"a secure sum must have more silos than the {self.colluders} that may collude, got "
-            f"{self.min_silos} of {len(keys)}; bring more silos, declare fewer colluders or change min_silos"
+            f"{self.min_silos} of {len(keys)}; add silos, declare fewer colluders or change min_silos"
         )
         yield not self.is_secure or 1 <= self.colluders < self.min_silos <= len(keys), must
         yield self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}"
@@ -180,7 +184,7 @@ class Study:
 
     @functools.cached_property
     def queries(self) -> tuple[QueryTerms, ...]:
-        """Everything that is noised, in order; in an exact study the counts of scores alone."""
+        """Everything that is noised, in order; in an exact study only the counts of scores."""
         scores = (QueryTerms(SCORES, SCORE_CELLS, self.scores),) if self.scores else ()
         d, rest = self.n_features, 1.0 - math.fsum(self.preparation) - self.scores
         if self.noise == "covariance":
@@ -253,7 +257,7 @@ class Budget:
         self.left_delta = delta - self.slack_delta
         if delta > 0 >= self.left_delta:
             raise InputError(
-                f"delta must exceed {self.slack_delta:.1g} to release so many numbers at "
+                f"delta must exceed {self.slack_delta:.1g} for this many numbers at "
                 f"epsilon={epsilon:g}, got {delta:g}"
             )
         self.total_mu = mu_of(epsilon, self.left_delta)
@@ -294,8 +298,8 @@ class Budget:
         study = self.study
         price = self.price(COVARIANCE) if self.share(COVARIANCE) else Price(self.total_mu, 0.0)
         weight = study.mean_weight if study.center else 0.0
-        moved = of_moment(study.n_features, mean_weight=weight, per_unit=study.counted_per_unit)
-        return noise_for(moved, price.multiplier, sizes, known)
+        change = of_moment(study.n_features, mean_weight=weight, per_unit=study.counted_per_unit)
+        return noise_for(change, price.multiplier, sizes, known)
 
     @property
     def with_trace(self) -> bool:
@@ -307,16 +311,16 @@ class Budget:
         """Return that of a noised step with its trace and its rounding; of the mean row at width 0."""
         study, rank = self.study, self.study.iteration_rank
         d, per_unit = study.n_features, study.counted_per_unit
-        size, columns, moved = d, 1, moved_by_row("mean")
+        size, columns, change = d, 1, moved_by_row("mean")
         if width != 0:
             size, columns = d * (width or rank) + int(self.with_trace), rank + 1
-            moved = moved_by_row("product", rank)
+            change = moved_by_row("product", rank)
         added = n_rows * (MOST_ROWS if per_unit else 1)
         slack = rounding_slack(
             added, d, iteration_rank=columns, longest_sum=_CENTRING * longest_sum(added, d)
         )
         longest = (1.0 + center_norm) ** 2
-        bound = (moved / n_rows * max(1, per_unit) + slack) * longest
+        bound = (change / n_rows * max(1, per_unit) + slack) * longest
         return of_reals(bound, size, largest=2.0 * longest, n_rows=n_rows)
 
     def std(self, n_rows: int, center_norm: float = 0.0) -> float:
@@ -416,9 +420,8 @@ def costly_sentence(study: Study, sizes: Mapping[str, int], thing: str = "row") 
     shown = ", ".join(f"{name} ({sizes[name]} {thing}s)" for name in costly[:5])
     more = f" and {len(costly) - 5} more" if len(costly) > 5 else ""
     return (
-        f"with plain sums each silo adds as much noise as any other, and without {shown}{more} the pooled "
-        f"noise would be {share:.2g} of what it is; leave them out, take weights='noise', or share the noise "
-        "with aggregation='secure'"
+        f"in plain sums every silo adds the same noise: without {shown}{more} it would be {share:.2g} of "
+        "what it is; leave them out, or use weights='noise' or aggregation='secure'"
     )
 
 
@@ -446,7 +449,7 @@ def attempt_epsilon(study: Study, most: float) -> float:
 
 
 def epsilon_of_attempts(budget: Budget, attempts: int) -> float:
-    """Return the ε at the study's δ of so many attempts at a secure sum, whoever colludes as agreed."""
+    """Return the ε at the study's δ of so many attempts at a secure sum, against the agreed colluders."""
     if attempts == 1:
         return budget.study.epsilon
     mu = budget.total_mu * math.sqrt(attempts)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise, product
 from statistics import NormalDist
@@ -9,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpower.exceptions import InputError
 from fedpower.linalg import Array
+from fedpower.options import Secure
+from fedpower.privacy.ledger import rounded_down
 from fedpower.privacy.statement import EDGE, PERSON, PrivacyStatement
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
+from fedpower.protocol.study import pooled_std
 from fedpower.report import text
 from fedpower.report.record import ScoreRecord
 from fedpower.report.text import and_more, degrees, equals, listed
@@ -244,3 +249,53 @@ def _cause_in_the_bound(fit: "Result", bound: float) -> str | None:
         advice = "give public centres, or omit row_norm so that they are found"
         return f"the likely cause is the offset: the mean is far from zero for the spread; {advice}"
     return None
+
+
+# --- in a few lines ---------------------------------------------------------------------------------
+
+_SECURE_FROM, _NOISY = 3, 10.0  # silos, and degrees by which noise turns a component
+WORTH = 1.2  # a hint is worth so many times less noise
+
+
+def less_noise(fit: "Result") -> float:
+    """Return how many times less noise a secure sum of the same silos has, where noise is what limits."""
+    study, sizes = fit.study, fit.silo_sizes
+    least = len(sizes) if study.is_private and not study.is_secure else 0
+    if least < _SECURE_FROM or study.noises_steps or max(fit.angles.noise_components) < _NOISY:
+        return 1.0
+    keys = tuple((name, f"{place:064x}") for place, name in enumerate(sizes))
+    secure: dict[str, Any] = {
+        "aggregation": Secure.name,
+        "colluders": 1,
+        "min_silos": least,
+        "identities": keys,
+    }
+    with suppress(InputError, ValueError):
+        return pooled_std(study, sizes) / pooled_std(replace(study, **secure), sizes)
+    return 1.0
+
+
+def known_to_within(fit: "Result") -> Iterator[str]:
+    """Yield how far each component may be off; or a subspace where only that is determined."""
+    joint = [place for place in range(fit.n_features - 1) if place < fit.n_components]
+    joint = [place for place in joint if fit.subspace_angles[place] <= DETERMINED]
+    for place, angle in enumerate(fit.component_angles):
+        last = next((end for end in joint if end >= place), None)
+        if angle <= DETERMINED:
+            yield degrees(angle)
+        elif last:
+            yield f"pc1 to pc{last + 1} together {degrees(fit.subspace_angles[last])}"
+        else:
+            yield "not determined"
+
+
+def ledgers_left(fit: "Result") -> str:
+    """Return what the ledgers have left, of a fit by command, whose record knows them."""
+    budgets = {silo.name: silo.budget for silo in fit.record.silos}
+    left = {name: budget.left for name, budget in budgets.items() if budget is not None}
+    if left:
+        least = min(left, key=left.__getitem__)
+        whose = f" in {least}, the least" if max(left.values()) > left[least] else ""
+        return f" Ledgers: ε = {rounded_down(left[least], 3)} left{whose}."
+    by_command = fit.record.command is not None and fit.record.federation is None
+    return " No ledger recorded it (see --ledger)." if by_command else ""

@@ -89,7 +89,7 @@ def _paths(source: RowSource) -> list[Path]:
         stored = source.table.parts or (source.table,)
         return [part.path for part in stored if part.path is not None]
     path = getattr(source, "path", None)
-    return [] if path is None else [path, *getattr(source, "beside", ())]
+    return [] if path is None else [path, *getattr(source, "companions", ())]
 
 
 def _mark(path: Path) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files as resources
 from typing import Any, Literal
 
 import numpy as np
@@ -16,12 +17,14 @@ from fedpower.rows.plink import PlinkSource
 from fedpower.rows.ruled import rules_of_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
+from fedpower.rules.codebook import FORMAT
 from fedpower.rules.expressions import MISSING, Cells, compiled, problems_in, staged
 from fedpower.rules.rules import Rule
+from fedpower.toml import as_toml, toml_key
 from fedpower.values import Vector, pl
 
-_Type = Literal["number", "yes/no", "date", "text", "nothing", "untold"]
-"""What cells are; ``untold`` where a table does not say, because it stores them as text."""
+_Type = Literal["number", "yes/no", "date", "text", "nothing", "unknown"]
+"""What cells are; ``unknown`` where a table stores them as text."""
 
 _ROWS = 2**16
 """Rows that are read together; of a fit's tables the first so many are inspected before it begins."""
@@ -152,7 +155,7 @@ def look_at(source: RowSource) -> list[ColumnLook]:
     """Return what every column of a table holds, from all of its rows."""
     if not isinstance(source, TableSource):
         raise InputError(
-            f"{source.name} must be a table with named columns to be inspected, got rows without"
+            f"{source.name} must be a table with named columns to be inspected, got unnamed columns"
         )
     columns = [ColumnLook(name=name) for name in source.columns]
     for part, _, batch in source.table.batches(source.columns, _ROWS):
@@ -160,6 +163,16 @@ def look_at(source: RowSource) -> list[ColumnLook]:
             column.add(part.cells, batch)
     types = stored_types(source)
     return [column.finish(types[column.name]) for column in columns]
+
+
+def together(looks: Sequence[ColumnLook]) -> ColumnLook:
+    """Return what a column holds in several files."""
+    lows, highs = ([x for look in looks if (x := getattr(look, end)) is not None] for end in ("low", "high"))
+    levels: Counter[str] | None = Counter()
+    for look in looks:
+        levels = None if levels is None or look.levels is None else levels + Counter(look.levels)
+    ordered = None if levels is None else dict(levels.most_common())
+    return replace(looks[0], levels=ordered, low=min(lows, default=None), high=max(highs, default=None))
 
 
 def stored_types(source: RowSource) -> dict[str, _Type]:
@@ -170,7 +183,7 @@ def stored_types(source: RowSource) -> dict[str, _Type]:
         if dtype in (pl.Date, pl.Datetime):
             return "date"
         is_number = dtype is not None and dtype.is_numeric()
-        return "yes/no" if dtype == pl.Boolean else "number" if is_number else "untold"
+        return "yes/no" if dtype == pl.Boolean else "number" if is_number else "unknown"
 
     return {name: type_of(source.table.cells[name].dtype) for name in source.columns}
 
@@ -220,15 +233,31 @@ def _drafted(name: str, kinds: set[_Type]) -> tuple[dict[str, Any], str]:
     if not name:
         return {"kind": "drop"}, "it has no name"
     if _is_named_like_an_id(name):
-        return {"kind": "drop"}, "by its name an id; if it is a measurement, give its kind"
-    known = kinds - {"untold", "nothing"}
+        return {"kind": "drop"}, "named like an id; if it is a measurement, give its kind"
+    known = kinds - {"unknown", "nothing"}
     if len(known) > 1:
-        return {"kind": ""}, "tables differ in its type: fill in its kind, or levels"
+        return {"kind": ""}, "its type differs between tables: fill in its kind, or levels"
     if "text" in known:
-        return {"levels": []}, "fill in the words of the form"
+        return {"levels": []}, "fill in the possible words"
     if "date" in known:
         rule = {"kind": "date", "origin": "", "unit": "days", "missing": "offset"}
-        return rule, "fill in the day that is 0"
+        return rule, "fill in the day that counts as 0"
     if known:
         return {"kind": known.pop(), "missing": "offset"}, ""
     return {"kind": ""}, "fill in its kind, or levels"
+
+
+_PUBLIC = "# Drafted from names and stored types alone: no row has a part in it.\n"
+_CONFIDENTIAL = (
+    "# Confidential: drafted from rows. Do not send; propose a code book from what you know instead.\n"
+)
+
+
+def drafted(types: list[dict[str, Any]], *, from_rows: bool) -> str:
+    """Return the text of a draft of a code book."""
+    help = resources("fedpower.rules").joinpath("draft.toml").read_text(encoding="utf-8")
+    head = (_CONFIDENTIAL if from_rows else _PUBLIC) + help
+    lines = [f"{head}format = {as_toml(FORMAT)}", "", "[rules]"]
+    for column, (rule, hint) in draft_of(types).items():
+        lines.append(f"{toml_key(column)} = {as_toml(rule)}{f'  # {hint}' if hint else ''}")
+    return "\n".join(lines) + "\n"

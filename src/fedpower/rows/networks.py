@@ -98,7 +98,7 @@ def open_network(
     """
     if isinstance(data, NetworkSource):
         if data.unit != unit or data.edge_weight != (1.0 if edge_weight is None else edge_weight):
-            raise InputError(f"{data.name} must be opened for what the fit protects, got {data.unit!r}s")
+            raise InputError(f"{data.name} must be opened with the unit and edge_weight of the fit")
         return data
     data, nodes = _unlabelled(data, nodes)
     named = None if nodes is None else _names_of(nodes)
@@ -175,19 +175,21 @@ def _bounded(
 ) -> NetworkSource:
     """Return a network of layers, their weights in units of the public maximum."""
     if len(edges) > MOST_LAYERS:
-        raise InputError(f"{name} must have {MOST_LAYERS} layers at most, got {len(edges)}")
+        raise InputError(f"{name} must have at most {MOST_LAYERS} layers, got {len(edges)}")
     check_edge_weight(edge_weight)
     most = 1.0 if edge_weight is None else float(edge_weight)
     layers, weights = [], [np.zeros(0)]
     for given, matrix in edges:
         if not np.isfinite(given).all() or (given < 0).any():
-            raise InputError(f"edges of {name} must have weights of at least 0, got others")
+            raise InputError(f"edges of {name} must have weights of at least 0, got negative weights")
         if unit == "edge" and edge_weight is None and not np.isin(given, (0.0, 1.0)).all():
-            raise InputError(f"edges of {name} must have the weights 0 or 1, got others; give edge_weight")
+            raise InputError(
+                f"edges of {name} must have the weights 0 or 1, got other weights; give edge_weight"
+            )
         matrix.setdiag(0.0)
         layer = canonical(matrix)
         if unit == "row" and not np.isfinite(layer.data).all():
-            raise InputError(f"the weights of an edge of {name} must add up to a number, got more than any")
+            raise InputError(f"the weights of an edge of {name} must have a finite sum, got infinity")
         if unit == "edge":
             layer.data /= most
             capped = np.minimum(layer.data, 1.0)
@@ -239,9 +241,7 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Layers:
             f"{table.name} must be an edge list of source, target, weight and layer, got {shown(have)}"
         )
     if nodes is None:
-        raise InputError(
-            f"{table.name} must be given the names of all nodes, which are public, got none; give nodes"
-        )
+        raise InputError(f"{table.name} must have a public list of all nodes, got none; give nodes")
     places = {node: place for place, node in enumerate(nodes)}
     if not places.keys().isdisjoint(have):
         raise InputError(f"the first line of {table.name} must name its columns, got an edge")
@@ -253,9 +253,9 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Layers:
         texts = [batch[name].cast(pl.String).str.strip_chars() for name in labels]
         placed = [text.replace_strict(places, default=None, return_dtype=pl.Int64) for text in texts[:2]]
         odd = placed[0].is_null() | placed[1].is_null()
-        if odd.any():  # whose name is not told
+        if odd.any():  # the error must not contain the name
             raise InputError(
-                f"every edge of {table.name} must be between two of the public nodes, got another name in "
+                f"every edge of {table.name} must be between two public nodes, got another name in "
                 f"row {row + int(odd.arg_max() or 0) + 1}; correct it, or add the node to nodes"
             )
         weight: pl.Expr = pl.lit(1.0)

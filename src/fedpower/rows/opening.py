@@ -177,7 +177,7 @@ def _open(data: Any, name: str | None, reading: Reading, **svmlight: Any) -> Tab
     is_path = isinstance(data, str | os.PathLike)
     called = name or (data if is_path else type(data).__name__)
     if form != TextForm() and not (is_path and is_text(data)):
-        raise InputError(f"separator, decimal and encoding must go with text files, got {called}")
+        raise InputError(f"separator, decimal and encoding must be used with text files, got {called}")
     if is_path:
         opened: Table | RowSource | None = _at(Path(data), name, form, svmlight)
     else:
@@ -191,7 +191,7 @@ def _open(data: Any, name: str | None, reading: Reading, **svmlight: Any) -> Tab
     if not any(harmony):
         return opened
     if not isinstance(opened, Table):
-        raise InputError(f"rename, factors and offsets must go with tables, got {called}")
+        raise InputError(f"rename, factors and offsets must be used with tables, got {called}")
     return harmonised(opened, *harmony)  # type: ignore[arg-type]
 
 
@@ -211,11 +211,11 @@ def _described(path: Path, name: str) -> Table:
     """Return the table that a TOML file describes: a query or a path, and the names and units of columns."""
     file = read_toml(path, _Description, "the description of data")
     if str(file.data.path).endswith(".toml"):
-        raise InputError(f"path in [data] of {name} must be that of rows, got another description")
+        raise InputError(f"path in [data] of {name} must be a file of rows, got another description")
     place = file.data.place(f"[data] of {name}", path.parent)
     opened = _open(place, name, reading_of(file.data, file.columns))
     if not isinstance(opened, Table):
-        raise InputError(f"path in [data] of {name} must be that of a table, got a file of arrays")
+        raise InputError(f"path in [data] of {name} must be a table, got a file of arrays")
     return opened
 
 
@@ -294,7 +294,7 @@ def split_by_group(
         raise InputError(f"a table must be given to split by '{column}', got {type(data).__name__}")
     if column not in table.columns:
         have = shown(table.columns)
-        raise InputError(f"{table.name} must have the column '{column}' to split by, got {have}")
+        raise InputError(f"{table.name} must have the column '{column}' for the split, got {have}")
     features = tuple(name for name in _less(table.name, table.columns, drop) if name != column)
     sources: dict[str, RowSource] = {}
     for label, count in sorted(_count(table, column).items()):

@@ -18,7 +18,7 @@ _MAGIC = b"\x6c\x1b\x01"
 """How a .bed file begins; the third byte means that each variant's samples are stored together."""
 
 _UNKNOWN = "0"
-"""An allele that nobody in the file has."""
+"""An allele that no sample in the file has."""
 
 _COUNTS = np.array(
     [[(2.0, np.nan, 1.0, 0.0)[byte >> shift & 3] for shift in (0, 2, 4, 6)] for byte in range(256)]
@@ -33,7 +33,7 @@ _Count = Callable[[NDArray[np.int64], int, int], Matrix]
 class PlinkSource(ArraySource):
     """The samples of a file of genotypes."""
 
-    beside: tuple[Path, Path]
+    companions: tuple[Path, Path]
     samples: tuple[str, ...]
     alleles: tuple[tuple[str, str], ...]
     ids: tuple[str, ...]
@@ -60,7 +60,7 @@ class PlinkSource(ArraySource):
             parts = [f"none of {shown(absent)}"] if absent else []
             parts += [f"other alleles of {shown(different)}"] if different else []
             raise InputError(
-                f"{self.name} must have the variants and alleles that every silo agreed on, got "
+                f"{self.name} must have the agreed variants and alleles, got "
                 f"{' and '.join(parts)}; leave them out of the list of variants, or flip their strand"
             )
         surplus = [self.ids[place] for place in keep if place not in set(chosen)]
@@ -97,7 +97,7 @@ def _genotypes(
     path: Path,
     name: str,
     *,
-    beside: tuple[Path, Path],
+    companions: tuple[Path, Path],
     samples: Sequence[str],
     variants: Sequence[tuple[str, str, str, str, str]],
     count: _Count,
@@ -113,7 +113,7 @@ def _genotypes(
         n_rows=len(samples),
         columns=tuple(f"{variant}_{allele}" for variant, allele in zip(ids, counted, strict=True)),
         path=path,
-        beside=beside,
+        companions=companions,
         samples=tuple(samples),
         alleles=alleles,
         ids=tuple(ids),
@@ -124,9 +124,11 @@ def _genotypes(
 
 def plink_source(path: Path, name: str) -> PlinkSource:
     """Return the source of a .bed file with its .bim and .fam."""
-    beside = path.with_suffix(".bim"), path.with_suffix(".fam")
-    variants, samples = (_words(file, f"{name} must have {file.name} beside it, got none") for file in beside)
-    for file, lines in zip(beside, (variants, samples), strict=True):
+    companions = path.with_suffix(".bim"), path.with_suffix(".fam")
+    variants, samples = (
+        _words(file, f"{name} must have {file.name} next to it, got none") for file in companions
+    )
+    for file, lines in zip(companions, (variants, samples), strict=True):
         if not lines or any(len(words) != 6 for words in lines):
             raise InputError(f"{file} must have 6 words in every line, got another number")
     n_bytes = -(-len(samples) // 4)
@@ -149,7 +151,7 @@ def plink_source(path: Path, name: str) -> PlinkSource:
     return _genotypes(
         path,
         name,
-        beside=beside,
+        companions=companions,
         samples=[words[1] for words in samples],
         variants=[(words[0], words[3], words[1], words[4], words[5]) for words in variants],
         count=count,
@@ -158,9 +160,9 @@ def plink_source(path: Path, name: str) -> PlinkSource:
 
 def pgen_source(path: Path, name: str) -> PlinkSource:
     """Return the source of a .pgen file with its .pvar and .psam; ALT is the first allele here."""
-    beside = path.with_suffix(".pvar"), path.with_suffix(".psam")
-    variants = _table(beside[0], name, ("CHROM", "POS", "ID", "REF", "ALT"))
-    samples = _table(beside[1], name, ("IID",))
+    companions = path.with_suffix(".pvar"), path.with_suffix(".psam")
+    variants = _table(companions[0], name, ("CHROM", "POS", "ID", "REF", "ALT"))
+    samples = _table(companions[1], name, ("IID",))
     several = [words[2] for words in variants if "," in words[4]]
     if several:
         raise InputError(
@@ -191,7 +193,7 @@ def pgen_source(path: Path, name: str) -> PlinkSource:
     return _genotypes(
         path,
         name,
-        beside=beside,
+        companions=companions,
         samples=[words[0] for words in samples],
         variants=[
             (chromosome, place, own, _UNKNOWN if alt == "." else alt, ref)
@@ -202,16 +204,16 @@ def pgen_source(path: Path, name: str) -> PlinkSource:
 
 
 def _table(path: Path, name: str, wanted: tuple[str, ...]) -> list[list[str]]:
-    lines = _words(path, f"{name} must have {path.name} beside it, got none")
+    lines = _words(path, f"{name} must have {path.name} next to it, got none")
     head, *rows = [words for words in lines if not words[0].startswith("##")] or [[""]]
     names = [word.lstrip("#") for word in head]
     if not rows or not head[0].startswith("#") or not set(wanted) <= set(names):
         raise InputError(
-            f"{path} must have a line of names with {', '.join(wanted)}, and others after it, got others"
+            f"{path} must have a header with {', '.join(wanted)} and lines after it, got something else"
         )
     places = [names.index(column) for column in wanted]
     if any(len(words) <= max(places) for words in rows):
-        raise InputError(f"{path} must have {', '.join(wanted)} in every line, got shorter ones")
+        raise InputError(f"{path} must have {', '.join(wanted)} in every line, got shorter lines")
     return [[words[place] for place in places] for words in rows]
 
 
@@ -219,7 +221,7 @@ def _words(path: Path, must: str) -> list[list[str]]:
     try:
         return [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError):
-        raise InputError(f"{must} that can be read") from None
+        raise InputError(f"{must} that is readable") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +237,7 @@ class VariantList:
         if self.alleles is not None:
             return tuple(f"{one}_{allele}" for one, allele in zip(self.ids, self.alleles, strict=True))
         if not isinstance(source, PlinkSource):
-            raise InputError(f"a list of variants must go with .bed or .pgen files, got {source.name}")
+            raise InputError(f"a list of variants must be used with .bed or .pgen files, got {source.name}")
         known = dict(zip(source.ids, source.columns or (), strict=True))
         absent = [one for one in self.ids if one not in known]
         if absent:
@@ -258,7 +260,7 @@ def read_variants(path: Path) -> VariantList:
     """Return the variants in a file: ids, a line each (``.prune.in``), or PLINK 2's ``.afreq``."""
     lines = _words(path, f"{path} must be a list of variants, got none")
     if not lines:
-        raise InputError(f"{path} must list one variant at least, got none")
+        raise InputError(f"{path} must list at least one variant, got none")
     ids = tuple(words[0] for words in lines)
     alleles, frequencies = None, None
     if lines[0][0].startswith("#"):
@@ -270,5 +272,5 @@ def read_variants(path: Path) -> VariantList:
     require_distinct(f"variants of {path}", ids)
     fixed = [] if frequencies is None else [ids[at] for at, p in enumerate(frequencies) if not 0 < p < 1]
     if fixed:
-        raise InputError(f"every frequency of {path} must be between 0 and 1, got another for {shown(fixed)}")
+        raise InputError(f"every frequency of {path} must be between 0 and 1; check {shown(fixed)}")
     return VariantList(ids=ids, alleles=alleles, frequencies=frequencies)

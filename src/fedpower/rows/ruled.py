@@ -32,7 +32,9 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
     """Return the source of the features that rules make of a table's columns, in its order."""
     table = features_of(source)
     if not isinstance(table, TableSource):
-        raise InputError(f"{source.name} must be a table with named columns to have rules, got rows without")
+        raise InputError(
+            f"{source.name} must be a table with named columns to have rules, got unnamed columns"
+        )
     if rules_of_source(source) is not None:
         return source
     persons = source if isinstance(source, UnitRows) else None
@@ -42,18 +44,16 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
         person = rules.long.person
         if persons is not None or (person not in kept and person in table.table.columns):
             raise InputError(
-                f"{source.name} must have one row a person to be given unit, got one rating per row"
+                f"{source.name} must have one row per person to be used with unit, got one rating per row"
             )
         return _one_row_per_person(table, own)
     absent = [name for rule in own.rules for name in rule.columns if name not in kept]
     if absent:
-        raise InputError(
-            f"{source.name} must have the column '{absent[0]}' that a rule reads, got {shown(kept)}"
-        )
+        raise InputError(f"{source.name} must have the column '{absent[0]}' of a rule, got {shown(kept)}")
     require_alone(source.name, own)
     require_distinct(source.name, own.features)
     if not own.features:
-        raise InputError(f"{source.name} must keep at least one column, got rules that drop all")
+        raise InputError(f"{source.name} must keep at least one column, got rules that drop all columns")
     made = replace(table, rules=own, columns=own.features)
     return made if persons is None else persons.over(made)
 
@@ -73,7 +73,7 @@ def match_tables(
     unknown = [name for name in rules.columns if name not in held]
     if unknown:
         raise InputError(
-            f"rules must be of columns that the tables have, got one for {shown(unknown)}, which none has"
+            f"rules must be for columns of the tables, got rules for {shown(unknown)}, which no table has"
         )
     kept = [
         source.select(tuple(name for name in source.columns or () if name not in rules.dropped), extra="drop")
@@ -248,15 +248,15 @@ def _ratings(source: TableSource, rules: TableRules) -> pl.DataFrame:
 
 
 def made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[list[Any]]:
-    """Return columns that a rule covers, as text, by numbers around 0: nobody's data, for rehearsals."""
+    """Return columns that a rule covers, as text, from simulated numbers around 0, for rehearsals."""
     low, high = rule.range or (0.0, 1.0)
     within = low + (high - low) / (1.0 + np.exp(-values))
     numbers = (within if rule.range or rule.kind == "rating" else values).tolist()
     scattered, words = np.abs(values * 1e6), rule.levels or ("no", "yes")
     match rule.kind:
         case "comparison":
-            first, apart = scattered % len(words), 1 + scattered // len(words) % (len(words) - 1)
-            sides = (first, (first + apart) % len(words))
+            first, step = scattered % len(words), 1 + scattered // len(words) % (len(words) - 1)
+            sides = (first, (first + step) % len(words))
             chosen = [[words[int(place)] for place in side] for side in sides]
             return [*chosen, [repr(number) for number in numbers]] if rule.margin else chosen
         case "number":

@@ -107,7 +107,7 @@ class Watch:
 
 
 UNWATCHED = Watch()
-"""For readings that nobody watches or stops."""
+"""For readings without a progress display or a stop."""
 
 
 def largest_row_norm(source: RowSource, treatment: RowTreatment) -> float:
@@ -146,8 +146,8 @@ def require_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic
 def other_rows(name: str) -> InputError:
     """Return the error for a pass over other rows than before, or than were counted."""
     return InputError(
-        f"{name} must hold the same rows whenever it is read, got others than before; nothing was "
-        "released or charged for them: do not change the data while it is in use, then start again"
+        f"{name} must not change while it is in use, got other rows than before; nothing was released "
+        "or charged for them, so start again"
     )
 
 
@@ -218,8 +218,8 @@ def pick_columns(name: str, have: tuple[str, ...], want: tuple[str, ...], *, ext
     missing = [column for column in want if column not in places]
     if missing:
         raise InputError(
-            f"{name} must have the columns every silo agreed on, got a source without {shown(missing)}; "
-            'rename a column, or keep what every silo has (extra_columns="drop")'
+            f"{name} must have the agreed columns, got a source without {shown(missing)}; "
+            'rename a column, or use only common columns (extra_columns="drop")'
         )
     surplus = [column for column in have if column not in set(want)]
     if surplus and extra == "refuse":
@@ -230,7 +230,7 @@ def pick_columns(name: str, have: tuple[str, ...], want: tuple[str, ...], *, ext
 def surplus_columns(name: str, what: str, surplus: Sequence[str]) -> InputError:
     """Return the error for columns that no silo agreed on."""
     return InputError(
-        f"{name} must have only the {what} every silo agreed on, got also {shown(surplus)}; "
+        f"{name} must have only the agreed {what}, got also {shown(surplus)}; "
         'remove them, or leave them out with extra_columns="drop"'
     )
 
@@ -254,15 +254,15 @@ def match_columns(
         for source in sources:
             if source.n_features != width:
                 raise InputError(
-                    f"{source.name} must have {width} columns as {first.name} has, got {source.n_features}"
+                    f"{source.name} must have {width} columns, like {first.name}, got {source.n_features}"
                 )
         return None, list(sources)
     if extra == "drop":
         agreed = tuple(name for name in agreed or () if all(name in have for have in names if have))
         if not agreed:
-            raise InputError(f"the silos must share a column at least, got none in common with {first.name}")
+            raise InputError(f"the silos must share at least one column, got none shared with {first.name}")
     if "" in (agreed or ()):
-        raise InputError(f"every column of {first.name} must have a name, got one without; drop it")
+        raise InputError(f"every column of {first.name} must have a name, got an unnamed column; drop it")
     return agreed, [
         source if source.columns == agreed else source.select(agreed or (), extra=extra) for source in sources
     ]
@@ -273,9 +273,7 @@ def columns_of_fit(source: RowSource, names: tuple[str, ...] | None, n_features:
     if names is not None and source.columns is not None:
         missing = [name for name in names if name not in source.columns]
         if missing:
-            raise InputError(
-                f"{source.name} must have every column of the fit, got none named {shown(missing, 1)}"
-            )
+            raise InputError(f"{source.name} must have every column of the fit, got no {shown(missing, 1)}")
         return source.select(names, extra="drop")
     if source.n_features != n_features:
         raise InputError(

@@ -78,7 +78,7 @@ def _postgres_address(rest: str) -> Address:
         raise InputError(
             "database must be a URL such as postgresql://user@host:5432/name?sslmode=verify-full without a "
             f"password and with no parameters but {', '.join(sorted(_SETTINGS))}, got another; give the "
-            "password by password_env or password_file"
+            "password with password_env or password_file"
         )
     server = given.get("host") or match["hosts"] or given.get("service") or "libpq's default"
     names_user = bool(match["user"] or given.get("user"))
@@ -138,9 +138,9 @@ class SqlQuery:
         address = self.address
         given = [key for key in ("user", "password_env", "password_file") if getattr(self, key) is not None]
         if address.path is not None and given:
-            raise InputError(f"a {address.kind} database must be named without {given[0]}, got one")
+            raise InputError(f"a {address.kind} database must have no {given[0]}, got one")
         if "user" in given and address.names_user:
-            raise InputError("user must be given once, got one in database and one as user")
+            raise InputError("user must be given once, got it in database and in user")
         if {"password_env", "password_file"} <= set(given):
             raise InputError("the password must be in one place, got both password_env and password_file")
 
@@ -172,7 +172,7 @@ class SqlQuery:
         else:
             return None
         if not password or "\0" in password:
-            raise InputError(f"{where} must hold the database's password, got none there")
+            raise InputError(f"{where} must hold the database's password, got none")
         return password
 
 
@@ -223,7 +223,7 @@ def connected(query: SqlQuery, name: str) -> Iterator[Any]:
     except _failures() as error:
         reason = " ".join((str(error).partition("Failed to connect:")[2] or str(error)).split())
         if secret is not None and any(word in str(error) for word in (secret, quote(secret, safe=""))):
-            reason = "the reason is withheld because the password, or a word like it, is in it"
+            reason = "the reason is hidden because it may contain the password"
         where = path or f"the PostgreSQL server at {address.server}"
         raise InputError(f"{name} must be able to reach {where}, got no connection ({reason})") from None
     with closing(connection):
@@ -235,7 +235,7 @@ def connected(query: SqlQuery, name: str) -> Iterator[Any]:
 
 
 def libpq_url(query: SqlQuery, password: str | None) -> str:
-    """Return the database's URL with what libpq is to know besides."""
+    """Return the database's URL with further settings for libpq."""
     more = {"fallback_application_name": "fedpower", "user": query.user, "password": password}
     limited = "PGCONNECT_TIMEOUT" in os.environ or re.search("[?&](service|connect_timeout)=", query.database)
     more |= {"connect_timeout": None if limited else str(_CONNECT_SECONDS)}
@@ -269,7 +269,7 @@ def _reading(name: str) -> Iterator[None]:
         code = getattr(error, "sqlstate", None)
         what = _CODES.get(code or "", "an error from the database") + (f" (SQLSTATE {code})" if code else "")
         raise InputError(
-            f"{name} must be a query that runs to its end, got {what}; run it in the database's shell"
+            f"{name} must be a query that runs to completion, got {what}; run it in the database's shell"
         ) from None
 
 

@@ -248,7 +248,7 @@ def polars_runs(name: str, must: str) -> Iterator[None]:
     except InputError:
         raise
     except pl.exceptions.DuplicateError:
-        raise InputError(f"{name} must have distinct column names, got one more than once") from None
+        raise InputError(f"{name} must have distinct column names, got a repeated name") from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, ValueError) as error:
         raise InputError(f"{name} must be {must}, got {type(error).__name__} from Polars") from None
 
@@ -285,7 +285,7 @@ def frame_table(data: Any, name: str | None) -> Table | None:
         return None
     name = name or "the table"
     if is_a(data, "pyarrow", "RecordBatchReader"):
-        raise InputError(f"{name} must be readable more than once, got a stream; give reader.read_all()")
+        raise InputError(f"{name} must be readable more than once, got a stream; use reader.read_all()")
     schema = None if isinstance(data, pl.DataFrame) else getattr(data, "schema", None)
     require_distinct(name, getattr(schema, "names", ()))
     try:
@@ -319,9 +319,7 @@ def _lazy_table(frame: pl.LazyFrame, name: str) -> Table:
         schema = frame.collect_schema()
         plan = frame.show_graph(raw_output=True, engine="streaming", plan_stage="physical")
     if '"in-memory-map' in str(plan):  # a step that holds all of its rows at once
-        raise InputError(
-            f"{name} must be a query that Polars can stream, got one that cannot; give its collect()"
-        )
+        raise InputError(f"{name} must be a query that Polars can stream, got another; use its collect()")
     return Table(name=name, cells=cells_of(schema), read=lazy_read(lambda: frame, name, must))
 
 

@@ -87,7 +87,7 @@ class UnitRows(OverRows):
         """Σ min(m, C): the public number, of persons where C is 1."""
         total = int(np.minimum(self._persons[1], self.most).sum(dtype=np.int64))
         if total > _MOST_UNITS:
-            raise InputError(f"{self.name} must have {_MOST_UNITS:,} persons at most, got more; split it")
+            raise InputError(f"{self.name} must have at most {_MOST_UNITS:,} persons, got more; split it")
         return total
 
     @property
@@ -177,7 +177,7 @@ def by_unit(source: RowSource, column: str, most: int = 1) -> UnitRows:
     require(column in have, "unit", f"a column of {source.name}, one of {shown(have)}", column)
     features = tuple(name for name in source.columns if name != column)
     if not features:
-        raise InputError(f"{source.name} must have a feature besides the ids in '{column}', got none")
+        raise InputError(f"{source.name} must have at least one column other than '{column}', got none")
     rows = source if features == source.columns else source.select(features, extra="drop")
     return UnitRows(rows, label=column, most=most)
 
@@ -185,7 +185,9 @@ def by_unit(source: RowSource, column: str, most: int = 1) -> UnitRows:
 def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
     """Return rows in memory by persons, whose ids are given as a vector."""
     if not (isinstance(source, ArraySource) and source.is_dense_array):
-        raise InputError(f"{source.name} must be dense rows in memory to be given units, got others")
+        raise InputError(
+            f"{source.name} must be dense rows in memory to be used with units, got something else"
+        )
     cells = np.asarray(ids)
     if cells.shape != (source.n_rows,):
         raise InputError(f"units must have one id per row, got shape {cells.shape} for {source.n_rows} rows")

@@ -25,16 +25,16 @@ MEAN_WEIGHT = 0.25
 """c of fits whose rows were centred before: their mean is small, and needs little of the budget."""
 
 UNSETTLED = "spread below the noise"
-"""How ``found`` ends for a column whose spread could not be told from 0."""
+"""How ``found`` ends for a column whose spread is hidden by noise."""
 
 FORMAT = "fedpower-codebook/2"
 _PUBLIC = ("row_norm", "normalize", "offset", "scale")  # what people give
 _FOUND = ("bound", "clipped", "epsilon", "delta", "mu", "n_rows")  # what preparation computes
 _VECTORS = ("offset", "scale", "low", "high", "present", "outside")
-_HEAD = "# A code book: what cells become, how columns are centred, scaled and bounded. It is public.\n"
+_HEAD = "# A public code book: how cells become numbers, and how columns are centred, scaled and bounded.\n"
 _COMPUTED = (
     "# Cells are clipped to low and high; then (cell - offset) / scale; then rows longer than bound are\n"
-    "# shortened to it. epsilon, delta and mu are its cost for each silo: fits that use it cost no more.\n"
+    "# clipped to it. epsilon, delta and mu are its cost for each silo; later fits use it at no cost.\n"
 )
 
 
@@ -153,7 +153,7 @@ class CodeBook:
 
     @property
     def has_public_numbers(self) -> bool:
-        """Whether people gave a bound, offsets or scales, so that none are to be found."""
+        """Whether a bound, offsets or scales are given, so that a fit finds none."""
         given = (self.row_norm, *((self.offset, self.scale) if self.is_draft else ()))
         return bool(self.normalize) or any(number is not None for number in given)
 
@@ -171,7 +171,9 @@ class CodeBook:
         follow |= {"high": high, "offset": np.zeros(width), "scale": scale}
         same = all(np.array_equal(getattr(self, name), value) for name, value in follow.items())
         if not (self.is_draft or same):
-            raise InputError("a code book of comparisons must have the numbers of its rule, got others")
+            raise InputError(
+                "a code book of comparisons must have the numbers of its rule, got other numbers"
+            )
         for name, value in {**follow, "found": ("by the rule",) * width}.items():
             object.__setattr__(self, name, value)
 
@@ -195,12 +197,14 @@ class CodeBook:
         outsides = np.zeros(self.low.size) if self.outside is None else self.outside
         for place, outside in enumerate(outsides):
             name = f"x{place}" if self.columns is None else self.columns[place]
-            ends = f"from {self.low[place]:.4g} to {self.high[place]:.4g}"
+            low, high = self.low[place], self.high[place]
+            low, high = (0.0 if abs(end) < 1e-4 * (high - low) else end for end in (low, high))
+            ends = f"from {low:.4g} to {high:.4g}"
             if outside > 0:
-                found = f"about {outside:.0%} of its cells are outside the range found, {ends}"
+                found = f"about {outside:.0%} of its cells are outside the estimated range, {ends}"
                 warnings.append(f"column '{name}': {found}; give its range")
             elif self.found[place].endswith(UNSETTLED) and not spreads_known[place]:
-                found = f"its spread is below the noise in the range {ends}; give a narrower range"
+                found = f"noise hides its spread in the range {ends}; give a narrower range"
                 warnings.append(f"column '{name}': {found}, or leave it out if it is constant")
         return warnings
 
@@ -310,7 +314,7 @@ def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> R
         known = columns or tuple(str(place) for place in range(n_features))
         unknown = [str(name) for name in given if str(name) not in known]
         if unknown:
-            raise InputError(f"ranges must be of the columns {shown(known)}, got {shown(unknown)}")
+            raise InputError(f"ranges must be for the columns {shown(known)}, got {shown(unknown)}")
         return tuple(_range(name, given[name]) if name in given else None for name in known)
     listed: Sequence[Any] = list(given)
     if len(listed) == 2 and all(np.ndim(end) == 0 and end is not None for end in listed):

@@ -97,7 +97,7 @@ def compiled(
     gaps: bool = False,
     plain: bool = False,
 ) -> Compiled:
-    """Return a rule as expressions over raw batches of this schema; ``plain`` where nobody gave one."""
+    """Return a rule as expressions over raw batches of this schema; ``plain`` for a default rule."""
     if rule.kind == "comparison":
         return _comparisons(rule, cells, schema)
     column = _READERS[rule.kind](rule, cells[rule.column], schema[rule.column], plain)
@@ -203,7 +203,7 @@ def _nothing(rule: Rule, dtype: Any, plain: bool) -> _Column:
     cell = pl.col(rule.column)
     got, everywhere = f"type {dtype}", cell.is_null().or_(True) if plain else cell.is_not_null()
     if rule.kind == "date":
-        problem = Problem("hold dates, for its rule says so", got, everywhere)
+        problem = Problem("hold dates, as its rule states", got, everywhere)
     elif dtype.is_temporal():
         problem = _dated(everywhere)
     else:
@@ -269,10 +269,10 @@ def _levels(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
 def _words(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     if rule.kind == "ordered":
         meant = {word: float(place) for place, word in enumerate(rule.levels)}
-        must = "hold its ordered levels and nothing else"
+        must = "hold only its ordered levels"
     else:
         meant = dict.fromkeys(_YES, 1.0) | dict.fromkeys(_NO, 0.0)
-        must = "hold yes or no (true or false, 1 or 0) and nothing else"
+        must = "hold only yes or no (true or false, 1 or 0)"
     words = _text(rule.column, dtype, rule.missing_words, tuple(meant))
     text, stages = _staged(rule, words if rule.kind == "ordered" else words.str.to_lowercase())
     value = text.replace_strict(meant, default=None, return_dtype=pl.Float64)
@@ -296,7 +296,7 @@ def _dates(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
         text, stages = _staged(rule, _text(rule.column, dtype, rule.missing_words))
         moments, missing = _parsed(text, rule.format), text.is_null()
         must = f"hold dates written as {rule.format or '2000-01-31, or 2000-01-31 23:59'}"
-        advice = "give its rule their format, or list the word in missing_words"
+        advice = "give its rule a format, or list the word in missing_words"
         problems = (Problem(must, "something else", ~missing & moments.is_null(), advice),)
     elif dtype in (pl.Date, pl.Datetime):
         zone = getattr(dtype, "time_zone", None)
@@ -327,11 +327,11 @@ def _comparisons(rule: Rule, cells: Mapping[str, Cells], schema: Mapping[str, An
     won, lost = codes(winner, rule.levels), codes(loser, rule.levels)
     missing = winner.is_null() | loser.is_null()
     unknown, leave = won.is_null() | lost.is_null(), "leave that row out"
-    add = "add them to the items at all silos, or leave those rows out"
+    add = "add them to the items of all silos, or leave those rows out"
     problems = [
-        Problem("name an item each in every row", "nothing", missing, leave),
-        Problem("name items of the public list and nothing else", "others", ~missing & unknown, add),
-        Problem("name two different items", "one twice", ~unknown & (won == lost), leave),
+        Problem("name an item in every row", "nothing", missing, leave),
+        Problem("name only items of the public list", "other names", ~missing & unknown, add),
+        Problem("name two different items", "the same item twice", ~unknown & (won == lost), leave),
     ]
     outcome: pl.Expr = pl.when(won != lost).then(1.0)
     if rule.margin:

@@ -277,7 +277,7 @@ def table_rules(content: Any, where: str) -> TableRules:
 
 
 def require_alone(called: str, rules: TableRules) -> None:
-    """Refuse features besides those of comparisons: the bound on their norm would not hold."""
+    """Refuse other features than those of comparisons: the bound on their norm would not hold."""
     only = rules.comparison
     if only is None:
         return
@@ -333,13 +333,15 @@ def _rule(column: str, given: Any, where: str) -> Rule:
         if name and name != "missing_words":
             require(len(words) >= (1 if name == "levels" else 2), name, "the words that silos agree on")
             require("" not in words and all(map(is_showable, words)), name, "words to be shown")
-    require(kind != "levels" or OTHER not in rule.levels, key, f"words without {OTHER!r}, which is added")
+    require(
+        kind != "levels" or OTHER not in rule.levels, key, f"words without {OTHER!r}, which is always added"
+    )
     span = rule.range
     if span is not None:
         good = span[0] < span[1] and max(map(abs, span)) <= LARGEST
         require(good, "range", "two finite numbers, the smaller first")
-    require(kind != "rating" or span is not None, "range", "what ratings are between, as in [1, 5]")
-    require(kind != "date" or _is_day(rule.origin), "origin", "the day that is 0")
+    require(kind != "rating" or span is not None, "range", "the smallest and largest rating, as in [1, 5]")
+    require(kind != "date" or _is_day(rule.origin), "origin", "the day that counts as 0")
     require(rule.unit in SECONDS, "unit", f"one of {', '.join(SECONDS)}")
     for name in ("against", "margin"):
         require(is_showable(getattr(rule, name)), name, "the name of a column that can be shown")
@@ -348,7 +350,7 @@ def _rule(column: str, given: Any, where: str) -> Rule:
         different = len(set(rule.columns)) == len(rule.columns)
         require(different, "against", "another column than its own and margin")
         both = bool(rule.margin) == (span is not None)
-        require(both, "margin", "given with range, so that one comparison counts for no more than is public")
+        require(both, "margin", "given with range, which bounds what one comparison counts")
     return replace(rule, missing=_missing(rule, given.get("missing"), require))
 
 

@@ -104,7 +104,7 @@ class RowTreatment:
         if self.low is None and self.high is None:
             return
         if self.low is None or self.high is None or self.center is None or not (self.low < self.high).all():
-            raise InputError("ranges must have a lower end below the upper and go with a center, got others")
+            raise InputError("ranges must have lower ends below upper ends, and a center, got others")
 
     @property
     def bounded(self) -> bool:
@@ -140,7 +140,9 @@ class RowTreatment:
         values = rows.data if is_sparse(rows) else np.asarray(rows)
         if rows is not block and not np.isfinite(values).all():
             if not self.bounded:
-                raise InputError("rows must stay finite when centered and scaled, got others; change units")
+                raise InputError(
+                    "rows must stay finite when centered and scaled, got infinite values; change units"
+                )
             # Beyond float64's range a value becomes its largest number: the bound clips it.
             finite = np.nan_to_num(values)
             rows = with_data(rows, finite) if is_sparse(rows) else finite

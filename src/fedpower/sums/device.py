@@ -140,7 +140,7 @@ def treated(treatment: RowTreatment, block: Any) -> tuple[Any, int]:
     """Return `RowTreatment.apply` of a tensor of float64."""
     library = torch()
     if not _all_finite(block):
-        raise NotFiniteError("rows must hold finite numbers, got others; fill them in")
+        raise NotFiniteError("rows must hold finite numbers, got other values; fill them in")
     rows, divisors = block, treatment.divisors(int(block.shape[1]))
     if treatment.low is not None:
         rows = rows.clamp(_like(treatment.low, rows), _like(treatment.high, rows))
@@ -151,7 +151,7 @@ def treated(treatment: RowTreatment, block: Any) -> tuple[Any, int]:
     if not treatment.bounded:
         if not _all_finite(rows):
             raise InputError(
-                "rows must stay finite when centered and scaled, got others; give them in other units"
+                "rows must stay finite when centered and scaled, got infinite values; use other units"
             )
         return rows, 0
     slack = margin(int(rows.shape[1]))

@@ -154,7 +154,7 @@ class LatticeRows:
         rule = _Rule(columns, bound, bound * (1 + slack), SIDE * (1 - slack), int(self.treatment.normalize))
         n_clipped = native.call(name, rows, rule, *arguments)
         if n_clipped < 0:
-            raise NotFiniteError("rows must hold finite numbers, got others; fill them in")
+            raise NotFiniteError("rows must hold finite numbers, got other values; fill them in")
         return n_clipped
 
 
@@ -351,7 +351,7 @@ class ClippedQuestion:
         clip = struct.unpack_from("<d", public)[0] if len(public) == expected else math.nan
         if not LEAST_CLIP <= clip <= 1.0:
             raise ProtocolError(
-                "a clipped product must be asked for with the width agreed on, a clip from 2**-8 to 1 and a "
+                "a clipped product must have the agreed width, a clip from 2**-8 to 1 and a "
                 "centre where the study centres, got another question"
             )
         numbers = np.frombuffer(public, dtype="<i4", offset=8).astype(np.int32)

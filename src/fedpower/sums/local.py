@@ -1,4 +1,4 @@
-"""`LocalMoment`: what a silo asks of its own rows, wherever they are and whatever sums them."""
+"""`LocalMoment`: what a silo computes from its own rows, with any source and any kind of sum."""
 
 import copy
 import functools
@@ -68,7 +68,7 @@ class KernelChoice(NamedTuple):
     """How a silo multiplies: by a d×d moment made once, or by its rows at every step."""
 
     kind: Literal["covariance", "product"] = "covariance"
-    reason: str = "the covariance is what is noised: it is made once, from rows in integers"
+    reason: str = "the noised covariance is computed once, from rows in integers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class LocalMoment:
             total = self.summary.trace()
         if not np.isfinite(total):
             raise InputError(
-                f"squares of values of {self.source.name} must stay within float64; give other units"
+                f"squares of values of {self.source.name} must stay within float64; use other units"
             )
 
     @property
@@ -276,7 +276,7 @@ class EdgeMoment(LocalMoment):
         if reading.pop("device", None) is not None:
             raise InputError("device must be None with network='edge', got one")
         super().__init__(source, RowTreatment() if treatment is None else treatment, **reading)
-        reason = "the adjacency itself is what is released: its layers are added up once"
+        reason = "the adjacency matrix is released: its layers are added up once"
         self.choice = KernelChoice(reason=reason)
         network = network_of(source)
         assert network is not None, "rows are summed otherwise"
@@ -306,7 +306,7 @@ class EdgeMoment(LocalMoment):
         if not within or np.diagonal(total).any() or not np.array_equal(total, total.T):
             raise InputError(
                 f"the edges of {self._network.name} must be within the public maximum, between different "
-                "nodes and the same in both directions, got others; open it with open_network"
+                "nodes and the same in both directions; open it with open_network"
             )
         return ExactMoments(n_rows=1, total=np.zeros(len(total), dtype=np.int64), squares=Words(low=total))
 
@@ -362,7 +362,7 @@ def choose_kernel(
     costs = f"about {moment:.1e} operations, products {product:.1e}"
     facts = f"a covariance of d={n_features} columns ({need:.3g} MiB) takes {costs}"
     if need <= MEMORY_LIMIT and moment <= product:
-        return KernelChoice(reason=f"{facts}: it is made once")
+        return KernelChoice(reason=f"{facts}: it is computed once")
     return KernelChoice(kind="product", reason=f"{facts}: rows are read at every step")
 
 

@@ -83,7 +83,7 @@ def bounded(treatment: RowTreatment, block: Block) -> tuple[Block, int]:
         with np.errstate(over="ignore", invalid="ignore"):
             suspect = not np.isfinite(np.sum(values))
         if suspect and not np.isfinite(values).all():
-            raise NotFiniteError("rows must hold finite numbers, got others; fill them in")
+            raise NotFiniteError("rows must hold finite numbers, got other values; fill them in")
     return treatment.apply(block)
 
 
@@ -140,7 +140,7 @@ class ScatterSum:
         with np.errstate(over="ignore", invalid="ignore"):
             mean = (np.ones(len(rows)) if weights is None else weights) @ rows / weight
             if not np.isfinite(mean).all():
-                raise NotFiniteError("rows must have finite sums, got others; give other units")
+                raise NotFiniteError("rows must have finite sums, got infinity; use other units")
             if bool(np.any(mean * mean > _FAR**2 * rows[:_PROBE_ROWS].var(axis=0))):
                 rows = rows - mean
             else:

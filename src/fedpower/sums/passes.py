@@ -37,7 +37,7 @@ class Seen:
 
 
 def digest_key(n_features: int) -> Words:
-    """Return a new secret multiplier for each column, so that nobody can aim at a digest."""
+    """Return a new secret multiplier for each column, so that no one can construct a digest."""
     words = np.random.default_rng(secrets.randbits(128))
     return words.integers(2**64, size=n_features, dtype=np.uint64)
 
@@ -159,7 +159,7 @@ def spooled(source: RowSource) -> RowSource:
 
 
 def _in_memory(source: RowSource) -> bool:
-    """Whether nobody else can change the rows: a tensor, or an array that is not a file's mapping."""
+    """Whether no other process can change the rows: a tensor, or an array that is not mapped from a file."""
     if isinstance(source, TensorSource):
         return True
     if not isinstance(source, ArraySource) or source.array is None:

@@ -330,7 +330,7 @@ class ScoreQuestion:
             if fits and (reach >= 1 / _LARGEST).all():
                 return cls(axes=axes, offset=offset, reach=reach, n_bins=n_bins)
         raise ProtocolError(
-            f"scores must be asked for with two axes of {n_features} finite numbers, an offset, a positive "
+            f"scores must have two axes of {n_features} finite numbers, an offset, a positive "
             f"reach and 1 to {MOST_BINS} bins, got another question"
         )
 
@@ -370,7 +370,7 @@ def _counted(
     return np.bincount(first * bins + second, weights=weights, minlength=bins**2).astype(np.int64)
 
 
-# --- what a silo's own operator is shown about its rows, and nobody else ----------------------------------
+# --- what only a silo's own operator sees about its rows --------------------------------------------------
 
 ONLY_YOU = "(only you see this)"
 

@@ -47,7 +47,7 @@ class PowerSettings(StepSettings):
 
     def __post_init__(self) -> None:
         if self.corrected and self.n_participants is not None:
-            raise InputError("drift-corrected steps must hear every silo; leave n_participants out")
+            raise InputError("drift-corrected steps must use every silo; leave n_participants out")
         if self.corrected and isinstance(self.rank, float):
             raise InputError(f"drift-corrected steps must know the number of components, got {self.rank}")
 

@@ -110,9 +110,9 @@ class Answers:
         self._asked = np.eye(start.shape[1])  # each question's coefficients, a column each
 
     def add(self, product: Array) -> None:
-        beside = np.vstack([part.T @ product for part in self._parts])
+        cross = np.vstack([part.T @ product for part in self._parts])
         self._latest = product.T @ product
-        self._gram = np.block([[self._gram, beside], [beside.T, self._latest]])
+        self._gram = np.block([[self._gram, cross], [cross.T, self._latest]])
         self._asked = np.vstack([self._asked, np.zeros((len(self._latest), self._asked.shape[1]))])
         self._parts.append(product.astype(self._kind))
 

@@ -107,7 +107,7 @@ class SiloSampler:
         if self.n_participants is not None and not 1 <= self.n_participants <= len(self.sizes):
             most = len(self.sizes)
             raise InputError(
-                f"n_participants must lie between 1 and the {most} silos, got {self.n_participants}"
+                f"n_participants must be between 1 and the {most} silos, got {self.n_participants}"
             )
 
     @property

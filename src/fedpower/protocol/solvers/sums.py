@@ -144,7 +144,7 @@ class Sums:
         # The public knows the code book of a preparation too, which is no part of that sum.
         if budget is not None and study.noise == "covariance" and not (self.session or study.preparation):
             smooth = smoothing(budget, self.sizes)
-        if smooth is not None:  # only those who know everybody's noised moment can compute the key
+        if smooth is not None:  # only those who know everyone's noised moment can compute the key
             c, d = study.mean_weight, study.n_features
             vector = smooth(pack(moment, mean, trace, c), key_of(answers))
             moment, mean, trace = unpack(vector, d, with_mean=mean is not None, mean_weight=c)
@@ -199,7 +199,7 @@ def pool(answers: Mapping[str, MomentPart], sizes: Mapping[str, int], n_features
 
 
 def _copies(answers: Mapping[str, MomentPart], sizes: Mapping[str, int]) -> list[str]:
-    """Return a remark for each silo whose exact moment is another's; that of zeros tells nothing."""
+    """Return a remark for each silo whose exact moment equals another's, unless it is zero."""
     first: dict[tuple[int, bytes], str] = {}
     known = (
         (first.setdefault((sizes[name], answer.values.tobytes()), name), name)
@@ -225,7 +225,7 @@ def summed(study: Study, script: Script[Found], *, run: str = "") -> Generator[A
     enrolled = yield from enrol()
     if study.aggregation == "plain":
         return (yield from script(Sums(study=study, sizes=enrolled)))
-    everybody = there = tuple(enrolled)
+    everyone = there = tuple(enrolled)
     attempts = free = 0
     for number in itertools.count():
         called = yield Ask(body=OpenSession(attempt=number), silos=there, step=0)
@@ -247,10 +247,10 @@ def summed(study: Study, script: Script[Found], *, run: str = "") -> Generator[A
             break
         there = tuple(name for name in opened.answers if name in uploads | gone)
         if len(there) < study.min_silos:
-            there = everybody
+            there = everyone
     raise ProtocolError(
-        f"a secure sum needs {study.min_silos} silos that all upload within {study.attempts} attempts, and "
-        "too few were left; bring the others back, or agree on a smaller min_silos"
+        f"a secure sum must have uploads of {study.min_silos} silos within {study.attempts} attempts, got "
+        "fewer; reconnect the others, or agree on a smaller min_silos"
     )
 
 
@@ -287,8 +287,8 @@ def counted_scores(sums: Sums, solution: Solution) -> Generator[Ask, Round, Solu
     # The grid is over the counts that can be read: of the sum, or of one silo.
     read = sizes if sums.session is not None else sizes[:1]
     if budget is not None:
-        moved = of_counts(SCORE_CELLS, per_unit=study.counted_per_unit)
-        std = budget.noise(SCORES, moved, read).stds[0] / parts
+        change = of_counts(SCORE_CELLS, per_unit=study.counted_per_unit)
+        std = budget.noise(SCORES, change, read).stds[0] / parts
     usual = sum(sizes) * len(read) / len(sizes)
     question = score_question(solution, study, n_rows=usual, std=std)
     found = yield from sums.total(ScoreCounts(question=question, per_unit=study.counted_per_unit))

@@ -70,8 +70,8 @@ def _imprecise(moment: Array) -> list[str]:
     largest = float(variances.max(initial=0.0))
     if largest < np.finfo(np.float64).tiny / np.finfo(np.float64).eps:
         return [
-            "the rows show no variance that float64 can hold, so the axes are arbitrary; give the columns in "
-            "larger units, unless they are constant"
+            "the rows have no variance that float64 can represent, so the axes are arbitrary; use larger "
+            "units, unless all columns are constant"
         ]
     rounding = len(variances) * np.finfo(np.float64).eps * largest
     lost = int(np.count_nonzero((variances > 0) & (variances < rounding)))
@@ -79,8 +79,8 @@ def _imprecise(moment: Array) -> list[str]:
         return []
     columns = "1 column varies" if lost == 1 else f"{lost} columns vary"
     return [
-        f"{columns} less than the rounding errors of the largest ({rounding:.1g}) and mean nothing; give "
-        "scales for the columns, or solver='krylov'"
+        f"{columns} less than the rounding error of the largest ({rounding:.1g}), so results for them are "
+        "meaningless; give scales, or use solver='krylov'"
     ]
 
 
