@@ -22,14 +22,9 @@ EPSILONS = (0.5, 1.0, 4.0)
 METHODS: dict[str, Record] = {
     "fedpower": {},
     "step": {"noise": "step"},
-    "paper": {
-        "noise": "paper",
-        "solver": "fedpower",
-        "schedule": "decaying",
-        "local_steps": 2,
-        "n_steps": 10,
-    },
-}
+    "paper": {"noise": "paper", "solver": "fedpower", "schedule": "decaying", "local_steps": 2,
+              "n_steps": 10},
+}  # fmt: skip
 """Parameters in addition to the data's own: every default; every step noised; the paper as in [FP §5]."""
 
 
@@ -45,15 +40,8 @@ COMPARED = ("Model I", "a9a, unit rows", "digits", "breast cancer", "MNIST")
 
 
 def private_fit(data: DataSet, places: Places, method: str, epsilon: float, seed: int) -> Array:
-    model = fed_pca(
-        data.rank,
-        epsilon=epsilon,
-        standardize=False,
-        random_state=seed,
-        n_jobs=1,
-        **data.parameters,
-        **METHODS[method],
-    )
+    given = {"standardize": False, "random_state": seed, "n_jobs": 1}
+    model = fed_pca(data.rank, epsilon=epsilon, **given, **data.parameters, **METHODS[method])
     parts = [np.ascontiguousarray(data.rows[rows]) for rows in places]
     return np.asarray(model.fit_silos(parts).components_.T)
 
@@ -71,12 +59,9 @@ def _settings(sets: dict[str, DataSet], seeds: int, left_out: list[str]) -> Reco
 # Real data
 
 
-@case(
-    "accuracy_real",
-    about="private fits on real data: the default, every step noised, and the paper's noise",
-    quick={"names": ("breast cancer",), "seeds": 1},
-)
+@case("accuracy_real", quick={"names": ("breast cancer",), "seeds": 1})
 def accuracy_real(*, names: tuple[str, ...] = REAL, seeds: int = 10) -> Table:
+    """Fit real data with privacy: the default, every step noised, and the paper's noise."""
     left_out: list[str] = []
     sets = available(names, left_out.append)
     tasks = [Task(name, kind, seed) for name in sets for kind in KINDS for seed in range(seeds)]
@@ -149,11 +134,7 @@ ABOUT = {  # method: who sees rows, what is promised
 }
 
 
-@case(
-    "accuracy_peers",
-    about="fedpower against OpenDP, diffprivlib, trusted curators and one-shot averages",
-    quick={"names": ("breast cancer",), "seeds": 1, "peers": ()},
-)
+@case("accuracy_peers", quick={"names": ("breast cancer",), "seeds": 1, "peers": ()})
 def accuracy_peers(
     *,
     names: tuple[str, ...] = COMPARED,
@@ -161,6 +142,7 @@ def accuracy_peers(
     limit_s: float = 20.0,
     peers: tuple[str, ...] = tuple(PEERS),
 ) -> Table:
+    """Compare fedpower with OpenDP, diffprivlib, trusted curators and one-shot averages."""
     left_out: list[str] = []
     sets = available(names, left_out.append)
     sets = {name: plain(each) for name, each in sets.items()}
@@ -180,12 +162,8 @@ def accuracy_peers(
         for data in sets:
             for method, about in ABOUT.items():
                 here = having(fits, data=data, method=method)
-                cells = [
-                    _cell(
-                        values(having(here, epsilon=epsilon), measure), seeds, ended.get((data, method), "")
-                    )
-                    for epsilon in EPSILONS
-                ]
+                found = (values(having(here, epsilon=epsilon), measure) for epsilon in EPSILONS)
+                cells = [_cell(each, seeds, ended.get((data, method), "")) for each in found]
                 seconds = f"{statistics.median(values(here)):.2g}" if here else ""
                 lines.append([data, method, *about, *cells, seconds])
         return lines
@@ -193,6 +171,7 @@ def accuracy_peers(
     amounts = [f"ε = {epsilon:g}" for epsilon in EPSILONS]
     columns = ["data", "method", "who sees rows", "privacy", *amounts, "core seconds a fit"]
     endings = [{"data": data, "peer": peer, "ended": how} for (data, peer), how in ended.items()]
+    ends = [list(each.values()) for each in endings]
     return Table(
         columns=columns,
         rows=table("captured"),
@@ -209,11 +188,7 @@ def accuracy_peers(
         more=[
             ("The same fits by sin θ_k to the exact subspace", columns, table("error")),
             _facts(sets),
-            (
-                "How the peers' runs ended",
-                ["data", "peer", "ended"],
-                [list(each.values()) for each in endings],
-            ),
+            ("How the peers' runs ended", ["data", "peer", "ended"], ends),
         ],
         settings=_settings(sets, seeds, left_out) | {"limit_clock_s": PATIENCE * limit_s},
     )

@@ -77,11 +77,11 @@ def _problems(part: str, small: bool) -> Iterator[tuple[str, str, Array, int, Re
     part="bound",
     quick={"releases": 1, "small": True, "epsilons": (4.0,)},
 )
-@case("angles_tables", about="claimed angles with nothing but ε, on tables that nothing was calibrated on",
-      quick={"releases": 1, "epsilons": (4.0,), "small": True})  # fmt: skip
+@case("angles_tables", quick={"releases": 1, "epsilons": (4.0,), "small": True})
 def angles(
     *, part: str = "tables", releases: int = 20, epsilons: tuple[float, ...] = (1.0, 4.0), small: bool = False
 ) -> Table:
+    """Claim angles with nothing but ε, on tables that nothing was calibrated on."""
     records: list[Record] = []
     for name, way, rows, silos, given in _problems(part, small):
         wanted = leading(rows, min(RANK, rows.shape[1] - 1))

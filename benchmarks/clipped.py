@@ -32,10 +32,8 @@ def rows_of(law: str, width: int, count: int, rank: int, seed: int) -> Any:
     if law == "Model I":
         return model_one(count, width, rank=rank, seed=seed).astype(np.float32)
     rng = np.random.default_rng(seed)
-    ancestral, apart_by = (
-        rng.uniform(0.05, 0.5, width),
-        0.02,
-    )  # F_ST of k + 1 populations [Balding & Nichols 1995]
+    ancestral = rng.uniform(0.05, 0.5, width)
+    apart_by = 0.02  # F_ST of k + 1 populations [Balding & Nichols 1995]
     odds = (1 - apart_by) / apart_by
     frequencies = np.clip(rng.beta(ancestral * odds, (1 - ancestral) * odds, (rank + 1, width)), 0.001, 0.999)
     mean = frequencies.mean(axis=0)
@@ -46,12 +44,9 @@ def rows_of(law: str, width: int, count: int, rank: int, seed: int) -> Any:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-@case(
-    "clipped",
-    about="clipped products against the noised covariance on wide rows, 50 silos over secure sums",
-    quick={"seeds": 1, "places": (0,), "shrink": 50},
-)
+@case("clipped", quick={"seeds": 1, "places": (0,), "shrink": 50})
 def clipped(*, seeds: int = 20, places: tuple[int, ...] = tuple(range(len(ROWS))), shrink: int = 1) -> Table:
+    """Compare clipped products with the noised covariance on wide rows, 50 silos over secure sums."""
     records: list[Record] = []
     for seed, place in itertools.product(range(seeds), places):
         law, width, count, rank = ROWS[place]
@@ -75,12 +70,8 @@ def clipped(*, seeds: int = 20, places: tuple[int, ...] = tuple(range(len(ROWS))
         number = " and ".join(str(n) for n in sorted({len(each) for each in runs}))
         lines.append([f"{law}, k = {rank}", width, f"{count:,}", *cells, number])
     columns = ["law", "d", "n", "covariance", "clipped", "seeds"]
-    return Table(
-        columns=columns,
-        rows=lines,
-        measured=records,
-        settings={"silos": N_SILOS, "epsilon": 1, "delta": 1e-6},
-    )
+    settings = {"silos": N_SILOS, "epsilon": 1, "delta": 1e-6}
+    return Table(columns=columns, rows=lines, measured=records, settings=settings)
 
 
 # Where auto takes clipped products
@@ -134,19 +125,13 @@ def grid(every: int = 1) -> list[Point]:
     ]
 
 
-@case(
-    "clipped_auto",
-    about="where auto takes clipped products, and the errors predicted there",
-    quick={"every": 80, "rehearsals": 1},
-)
+@case("clipped_auto", quick={"every": 80, "rehearsals": 1})
 def clipped_auto(*, every: int = 1, rehearsals: int | None = None) -> Table:
+    """Find where auto takes clipped products, and the errors predicted there."""
     records = []
     for point in grid(every):
         ways = point.planned("clipped", point.values, rehearsals).candidates
-        errors = {
-            noise: next(way.error for way in ways if way.noise == noise)
-            for noise in ("covariance", "clipped")
-        }
+        errors = {way.noise: way.error for way in reversed(ways) if way.noise in ("covariance", "clipped")}
         records.append({**asdict(point), **errors, "taken": point.taken})
     lines = []
     for energy, spectrum in dict.fromkeys((each["energy"], each["spectrum"]) for each in records):

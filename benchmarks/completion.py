@@ -155,14 +155,11 @@ def shown(each: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-@case(
-    "completion",
-    about="ratings completed from released covariances: errors of held-out ratings, and intervals",
-    quick={"persons": (60,), "seeds": 1, "releases": 1, "real": False},
-)
+@case("completion", quick={"persons": (60,), "seeds": 1, "releases": 1, "real": False})
 def completion(
     *, persons: tuple[int, ...] = SIZES, seeds: int = 5, releases: int = 1000, real: bool = True
 ) -> Table:
+    """Complete ratings from released covariances: errors of held-out ratings, and intervals."""
     found: list[dict[str, Any]] = []
     for size in persons:
         found += compared("simulated", of_films(size), span=(1.0, 5.0), k=3, seeds=seeds)

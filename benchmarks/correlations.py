@@ -83,14 +83,11 @@ def average(found: list[dict[str, Any]], name: str) -> str:
     return f"{np.mean(values):.1%}" if values else "–"
 
 
-@case(
-    "correlations",
-    about="correlations, factors and regressions of released covariances of real tables, against exact ones",
-    quick={"releases": 1, "names": ("diabetes",), "epsilons": (4.0,)},
-)
+@case("correlations", quick={"releases": 1, "names": ("diabetes",), "epsilons": (4.0,)})
 def correlations(
     *, releases: int = 20, names: tuple[str, ...] = (), epsilons: tuple[float, ...] = (1.0, 4.0)
 ) -> Table:
+    """Compare correlations, factors and regressions of released covariances with exact ones."""
     runs = []
     for name, rows, k, known in measurable():
         if not names or name in names:

@@ -174,12 +174,9 @@ def bfi(seeds: int) -> Iterator[dict[str, Any]]:
             yield {"epsilon": epsilon, "known": known, "rows": len(rows), "congruence": found}
 
 
-@case(
-    "derived",
-    about="analyses of released covariances: shares of 95% intervals that hold, and the factors of bfi",
-    quick={"releases": 1, "seeds": 0},
-)
+@case("derived", quick={"releases": 1, "seeds": 0})
 def derived(*, releases: int = 1000, seeds: int = 20) -> Table:
+    """Count 95% intervals of analyses of released covariances that hold, and find bfi's factors."""
     held_by = in_parts(coverage, releases)
     factors: list[Record] = list(bfi(seeds)) if seeds else []
     return Table(

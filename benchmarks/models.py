@@ -17,11 +17,7 @@ MODES = ("none", "paper", "step", "covariance")
 AS_IS = {"center": False, "standardize": False, "row_norm": 1.0}
 
 
-@case(
-    "model1_modes",
-    about="Model I at the paper's size, in every noise mode from the same start",
-    quick={"rows": 2_000, "silos": 4, "seeds": 1},
-)
+@case("model1_modes", quick={"rows": 2_000, "silos": 4, "seeds": 1})
 def model1_modes(
     *,
     rows: int = 2_000_000,
@@ -32,17 +28,15 @@ def model1_modes(
     local_steps: int = 2,
     seeds: int = 10,
 ) -> Table:
+    """Fit Model I at the paper's size, in every noise mode from the same start."""
     measured: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
     method = {"solver": "fedpower", "schedule": "decaying", "local_steps": local_steps, "iteration_rank": 5}
     for seed in range(seeds):
         array = model_one(rows, 100, seed=seed)
         truth = Truth.of(array, 4).basis
         for mode in MODES:
-            noise = (
-                {"epsilon": math.inf}
-                if mode == "none"
-                else {"epsilon": epsilon, "delta": delta, "noise": mode}
-            )
+            private = {"epsilon": epsilon, "delta": delta, "noise": mode}
+            noise = {"epsilon": math.inf} if mode == "none" else private
             model = fed_pca(4, n_steps=steps, random_state=seed, **method, **noise, **AS_IS)
             basis = model.fit_silos(np.array_split(array, silos)).components_.T
             measured[mode].append({"pooled": sin_theta(basis, truth)})
@@ -62,11 +56,7 @@ SLOW = {("fedpower", "covariance")}
 """Not measured: the same floor as krylov's, after hundreds of rounds where noise closes the gap."""
 
 
-@case(
-    "predictions",
-    about="errors that fedpower plan predicts against measured ones: Model I, Model II and a9a",
-    quick={"rows": 4_000, "nodes": 100, "epsilons": (10.0,), "seeds": 1, "a9a": False},
-)
+@case("predictions", quick={"rows": 4_000, "nodes": 100, "epsilons": (10.0,), "seeds": 1, "a9a": False})
 def predictions(
     *,
     rows: int = 2_000_000,
@@ -75,13 +65,12 @@ def predictions(
     seeds: int = 5,
     a9a: bool = True,
 ) -> Table:
+    """Compare errors that fedpower plan predicts with measured ones: Model I, Model II and a9a."""
     measured, lines = [], []
     for name, rank, silos in _problems(rows, nodes, a9a):
         pooled = np.vstack(silos)
-        truth, spectrum = (
-            Truth.of(pooled, rank).basis,
-            np.linalg.eigvalsh(pooled.T @ pooled / len(pooled))[::-1],
-        )
+        truth = Truth.of(pooled, rank).basis
+        spectrum = np.linalg.eigvalsh(pooled.T @ pooled / len(pooled))[::-1]
         sizes = {f"silo-{place:02}": len(part) for place, part in enumerate(silos)}
         for epsilon in epsilons:
             model = fed_pca(rank, epsilon=epsilon, delta=DELTA, **AS_IS)
@@ -99,9 +88,8 @@ def predictions(
                 facts = {"problem": name, "epsilon": epsilon, "solver": way.solver, "noise": way.noise}
                 factor = max(middle / way.error, way.error / middle)
                 measured.append({**facts, "predicted": way.error, "measured": errors, "factor": factor})
-                lines.append(
-                    [*map(str, facts.values()), f"{way.error:.3g}", f"{middle:.3g}", f"{factor:.2f}"]
-                )
+                shown = (f"{way.error:.3g}", f"{middle:.3g}", f"{factor:.2f}")
+                lines.append([*map(str, facts.values()), *shown])
                 say(" ".join(lines[-1]))
     worst = max(measured, key=lambda each: each["factor"])
     return Table(

@@ -53,11 +53,7 @@ def _blocks(nodes: int, layers: int) -> tuple[list[Any], dict[str, str]]:
     return [(each | each.T).astype(float) for each in drawn], {f"x{n}": str(side[n]) for n in range(nodes)}
 
 
-@case(
-    "networks",
-    about="communities of real brains (wheel=FILE of graspologic): regions placed as the atlas says, by ε",
-    quick={"simulated": 30, "epsilons": (2.0,), "seeds": 1},
-)
+@case("networks", quick={"simulated": 30, "epsilons": (2.0,), "seeds": 1})
 def networks(
     *,
     wheel: Path | None = None,
@@ -65,7 +61,10 @@ def networks(
     epsilons: tuple[float, ...] = (0.5, 1.0, 2.0),
     seeds: int = 5,
 ) -> Table:
-    """Protect edges and rows, with plain and secure sums; ``simulated`` nodes replace the brains in tests."""
+    """Place regions of real brains as the atlas does (wheel=FILE of graspologic), by ε.
+
+    Edges and rows are protected, sums plain and secure; ``simulated`` nodes replace the brains in tests.
+    """
     if wheel is None and not simulated:
         raise MissingError("wheel=FILE must name graspologic's (pip download --no-deps graspologic)")
     layers, labels = _blocks(simulated, 4) if simulated else mice(Path(str(wheel)))

@@ -32,7 +32,6 @@ def visits(persons: int, axes: Array, seed: int) -> tuple[Array, Any]:
 
 @case(
     "persons",
-    about="fits that protect persons: accuracy against one row of each and group privacy, and time",
     quick={"persons": 200, "columns": 5, "seeds": 1, "timed_rows": 500, "timed_persons": 50, "repeats": 1},
 )
 def persons(
@@ -45,6 +44,7 @@ def persons(
     timed_persons: int = 1_000_000,
     repeats: int = 3,
 ) -> Table:
+    """Protect persons: accuracy against one row of each and group privacy, and time."""
     axes = np.linalg.qr(np.random.default_rng(7).standard_normal((columns, RANK)))[0]
     given: Record = {
         "delta": DELTA,
@@ -72,17 +72,12 @@ def persons(
     ours = next(iter(middle.values()))
     times = _times(timed_rows, timed_persons, repeats)
     table = timing_table(times, base="without a unit", columns=TIMES)
+    title = f"{timed_rows:,} rows of {timed_persons:,} persons in no order, one Parquet file"
     return Table(
         columns=("what is protected, and fitted", "sin θ₃", "the first over it"),
         rows=[[name, f"{error:.3f}", f"{ours / error:.2f}"] for name, error in middle.items()],
         measured={"errors": errors, "times": times},
-        more=[
-            (
-                f"{timed_rows:,} rows of {timed_persons:,} persons in no order, one Parquet file",
-                table.columns,
-                table.rows,
-            )
-        ],
+        more=[(title, table.columns, table.rows)],
         settings={"visits": f"{MEAN_VISITS} each, {MOST_VISITS} at most", "delta": DELTA},
     )
 

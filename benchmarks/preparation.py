@@ -51,10 +51,8 @@ def _real(small: bool) -> Iterator[Data]:
     for epsilon, alone, known in ((1.0, 0.50, 0.30), (4.0, 0.15, 0.10)):
         yield Data("bfi", answers, epsilon, alone)
         yield Data("bfi, ranges", answers, epsilon, known, (1.0, 6.0))
-    yield Data(
-        "DoctorContacts", packaged("DoctorContacts").select_dtypes("number").to_numpy(float), 1.0, 0.10
-    )
-    yield Data("diamonds", packaged("diamonds").select_dtypes("number").to_numpy(float), 1.0, 0.02)
+    for name, alone in (("DoctorContacts", 0.10), ("diamonds", 0.02)):
+        yield Data(name, packaged(name).select_dtypes("number").to_numpy(float), 1.0, alone)
 
 
 @case(
@@ -64,9 +62,9 @@ def _real(small: bool) -> Iterator[Data]:
     aggregation="secure",
     quick={"seeds": 1, "small": True},
 )
-@case("preparation", about="fits with nothing but ε against fits that know every mean and deviation",
-      quick={"seeds": 1, "small": True})  # fmt: skip
+@case("preparation", quick={"seeds": 1, "small": True})
 def preparation(*, seeds: int = 20, silos: int = 1, aggregation: str = "plain", small: bool = False) -> Table:
+    """Compare fits with nothing but ε with fits that know every mean and deviation."""
     lines, measured = [], []
     for data in _real(small):
         wanted = leading(data.rows, 3)
@@ -181,8 +179,9 @@ def measured(hard: Hard, fits: int) -> Record:
     return {"found": found, "lost": lost, "unlisted": unlisted}
 
 
-@case("columns", about="columns that are hard to prepare: gaps, yes or no, years, counts", quick={"fits": 1})
+@case("columns", quick={"fits": 1})
 def columns(*, fits: int = 40) -> Table:
+    """Fit columns that are hard to prepare: gaps, yes or no, years, counts."""
     lines, records = [], []
     for hard in CASES:
         result = measured(hard, fits)
@@ -223,9 +222,9 @@ def units_error(
     return angle, float(np.abs(private.explained_variance_ / exact.explained_variance_ - 1.0).max())
 
 
-@case("units", about="private against exact fits with the same settings, columns in units from 1 to 1,000",
-      quick={"rows": 1_000, "seeds": 1})  # fmt: skip
+@case("units", quick={"rows": 1_000, "seeds": 1})
 def units(*, rows: int = 20_000, width: int = 8, seeds: int = 10) -> Table:
+    """Compare private with exact fits of columns in units from 1 to 1,000, with the same settings."""
     records, lines = [], []
     for epsilon in (1.0, 4.0):
         for standardize in (True, False):
@@ -268,12 +267,9 @@ RULES = [
 FORMS = {"flags as levels": "{ levels = [0, 1] }", "flags as yes/no": '{ kind = "yes/no" }'}
 
 
-@case(
-    "tables",
-    about="a clinical table as it is (ACTG175 of lifelines): flags, missing cells, uneven hospitals",
-    quick={"seeds": 1},
-)
+@case("tables", quick={"seeds": 1})
 def tables(*, seeds: int = 20, csv: Path | None = None) -> Table:
+    """Fit a clinical table as it is (ACTG175 of lifelines): flags, missing cells, uneven hospitals."""
     import polars as pl
 
     package = importlib.util.find_spec("lifelines")

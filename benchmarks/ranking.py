@@ -218,12 +218,9 @@ def _league_row(found: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-@case(
-    "ranking",
-    about="rankings from released comparisons: shares of intervals and verdicts that hold, and a league",
-    quick={"releases": 1, "seeds": 0},
-)
+@case("ranking", quick={"releases": 1, "seeds": 0})
 def ranking(*, releases: int = 1000, seeds: int = 50) -> Table:
+    """Rank from released comparisons: shares of intervals and verdicts that hold, and a league."""
     held_by = in_parts(coverage, releases)
     leagues = list(league(seeds)) if seeds else []
     return Table(

@@ -183,7 +183,6 @@ def findings() -> str:
         *on_real_data(kept("accuracy_real")["measured"]),
         *against_peers(kept("accuracy_peers")),
         with_secure_sums(kept("secure")),
-        against_localpower(kept("localpower_tables")["measured"]),
     ]
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
@@ -281,10 +280,11 @@ def on_real_data(rows: Any) -> list[str]:
     }
     ours = _range(shares.pop("fedpower"))
     reported = ", ".join(f"`{method}` {_range(each)}" for method, each in shares.items())
-    alike, by_label = (
+    at_random, by_label = (
         _means(rows, "captured", "data", "epsilon", method="fedpower", split=split)
-        for split in ("at random", "by label")
+        for split in distinct(rows, "split")
     )
+    changed = max(abs(at_random[key] - by_label[key]) for key in at_random)
     errors, lost = _means(rows, "error", "epsilon", "data", method="fedpower"), []
     for epsilon in distinct(rows, "epsilon"):
         sets = [data for (at, data), error in errors.items() if at == epsilon and error > LOST]
@@ -292,29 +292,23 @@ def on_real_data(rows: Any) -> list[str]:
     return [
         f"On {len(distinct(rows, 'data'))} real data sets at ε = {USUAL:g}, the default captures {ours} of "
         f"the variance that the exact subspace captures ({reported}).",
-        "The default does not depend on how rows are split: captured variance changes by at most "
-        f"{max(abs(alike[key] - by_label[key]) for key in alike):.1e} between random and label splits.",
+        f"How rows are split changes what the default captures by at most {changed:.1e}.",
         f"A direction is lost (mean sin θ above {LOST:g}) {'; '.join(lost)}.",
     ]
 
 
 def against_peers(found: dict[str, Any]) -> list[str]:
-    rows = found["measured"]["fits"]
+    rows, given = found["measured"]["fits"], found["settings"]
+    asked = len(distinct(rows, "data")) * len(given["epsilons"]) * len(given["seeds"])
+    opendp, diffprivlib = (len(having(rows, method=peer)) for peer in ("OpenDP", "diffprivlib"))
     errors = _means(rows, "error", "method", "data", epsilon=USUAL)
     ratios = [errors["fedpower", data] / errors["Analyze-Gauss", data] for data in distinct(rows, "data")]
     return [
         "A trusted curator who holds all rows (Analyze-Gauss) is more accurate: with plain sums fedpower's "
         f"error is {min(ratios):.2g} to {max(ratios):.2g} times the curator's at ε = {USUAL:g}.",
-        *(_finished(rows, peer, found["settings"]) for peer in ("OpenDP", "diffprivlib")),
+        f"Within {given['limit_s']:g} core seconds per data set, OpenDP's PCA finished {opendp} of {asked} "
+        f"fits and diffprivlib's {diffprivlib}.",
     ]
-
-
-def _finished(rows: Any, peer: str, settings: dict[str, Any]) -> str:
-    asked = len(distinct(rows, "data")) * len(settings["epsilons"]) * len(settings["seeds"])
-    return (
-        f"{peer}'s PCA finished {len(having(rows, method=peer))} of {asked} fits within "
-        f"{settings['limit_s']:g} core seconds per data set."
-    )
 
 
 def with_secure_sums(found: dict[str, Any]) -> str:
@@ -324,14 +318,6 @@ def with_secure_sums(found: dict[str, Any]) -> str:
         f"With secure aggregation the error is {min(ratios):.3g} to {max(ratios):.3g} times the curator's, "
         "and nobody has to be trusted."
     )
-
-
-def against_localpower(rows: Any) -> str:
-    methods = [key for key in rows[0] if key not in ("data", "split")]
-    ours = next(method for method in methods if method.startswith("FedPCA"))
-    worst = {method: max(statistics.mean(row[method]) for row in rows) for method in methods}
-    reported = ", ".join(f"{method} {worst[method]:.1e}" for method in methods if method != ours)
-    return f"Without noise the default's largest mean error is {worst[ours]:.1e} (others: {reported})."
 
 
 def _range(values: Sequence[float]) -> str:

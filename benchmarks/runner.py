@@ -96,15 +96,19 @@ CASES: dict[str, Case] = {}
 
 
 def case(
-    name: str, *, about: str, quick: Record | None = None, **given: Any
+    name: str, *, about: str = "", quick: Record | None = None, **given: Any
 ) -> Callable[[Callable[..., Table]], Callable[..., Table]]:
-    """Register a function as a case; ``given`` replaces defaults, so one function may serve several cases."""
+    """Register a function as a case, which its first sentence describes unless ``about`` does.
+
+    ``given`` replaces defaults, so one function may serve several cases.
+    """
 
     def register(run: Callable[..., Table]) -> Callable[..., Table]:
         unknown = {*given, *(quick or {})} - set(inspect.signature(run).parameters)
         if name in CASES or unknown:
             raise ValueError(f"case {name!r} must be new and know its parameters, got {sorted(unknown)}")
-        CASES[name] = Case(name=name, about=about, run=run, given=given, quick=quick or {})
+        said = about or str(inspect.getdoc(run)).partition("\n")[0].rstrip(".")
+        CASES[name] = Case(name=name, about=said, run=run, given=given, quick=quick or {})
         return run
 
     return register
@@ -278,10 +282,8 @@ def compare(
         record, result = timed(ways[way])
         record |= result if isinstance(result, Mapping) else {}
         if repeat >= warm:
-            say(
-                f"{', '.join(map(str, [*about.values(), way]))}: "
-                f"{record.get('ended') or _short(record['seconds']) + ' s'}"
-            )
+            ended = record.get("ended") or f"{_short(record['seconds'])} s"
+            say(f"{', '.join(map(str, [*about.values(), way]))}: {ended}")
             records.append({**about, "way": way, "repeat": repeat - warm, **record})
     return records
 
@@ -396,9 +398,8 @@ def most(measured: Sequence[Measured], key: str, form: str) -> str:
 def exponents(measured: Sequence[Measured], sizes: Sequence[int]) -> list[float]:
     found = []
     for repeat in sorted({each["repeat"] for each in measured}):
-        seconds = {
-            each["size"]: each["seconds"] for each in having(measured, repeat=repeat) if "seconds" in each
-        }
+        here = having(measured, repeat=repeat)
+        seconds = {each["size"]: each["seconds"] for each in here if "seconds" in each}
         if set(sizes) <= set(seconds):
             logs = [math.log(seconds[size]) for size in sizes]
             found.append(statistics.linear_regression([math.log(size) for size in sizes], logs).slope)
@@ -443,13 +444,10 @@ def timing_table(
         for way in sorted(distinct(here, "way"), key=lambda way: way != base):
             cells = [TIMINGS[column](having(here, way=way), ours) for column in columns]
             rows.append([*([group] if by else []), way, *cells])
-    titles = [
-        {"ratio": f"× {base}", "processor ratio": f"× {base}, processor time"}.get(name, name)
-        for name in columns
-    ]
+    named = {"ratio": f"× {base}", "processor ratio": f"× {base}, processor time"}
     repeats = 1 + max((each["repeat"] for each in measured), default=0)
     return Table(
-        columns=[*([by] if by else []), "way", *titles],
+        columns=[*([by] if by else []), "way", *(named.get(name, name) for name in columns)],
         rows=rows,
         measured=list(measured),
         notes=[f"Median (range) of {repeats} repeats, all ways in turn; ratios are within a repeat.", *notes],
@@ -463,11 +461,8 @@ def kept(name: str) -> Record:
 
 def markdown(columns: Row, rows: Sequence[Row]) -> str:
     cells = [[str(cell) for cell in row] for row in (columns, *rows)]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in cells
-    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in cells]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([lines[0], rule, *lines[1:]])
 

@@ -28,7 +28,6 @@ GIVEN = {"delta": 1e-4, **AS_IS}
 )
 @case(
     "secure",
-    about="secure sums: accuracy against a trusted curator, bytes and time against plain uploads",
     quick={"models": ("Model I",), "rows": 2_000, "seeds": 1, "columns": (8,), "silos": (3,), "repeats": 1},
 )
 def secure(
@@ -42,6 +41,7 @@ def secure(
     silos: tuple[int, ...] = (5, 20, 100),
     repeats: int = 3,
 ) -> Table:
+    """Compare secure sums with a trusted curator in accuracy, with plain uploads in bytes and time."""
     found = {name: _accuracy(name, rows if name == "Model I" else nodes, seeds, draws) for name in models}
     costs = [each for d in columns for m in silos for each in _cost(d, m, repeats)]
     lines = []
@@ -76,13 +76,11 @@ def _accuracy(name: str, size: int, seeds: int, draws: int) -> dict[str, dict[st
     for seed in range(seeds):
         if seed % draws == 0:
             drawn = seed // draws
-            model_one_rows = name == "Model I"
-            parts = (
-                np.array_split(model_one(size, 100, seed=drawn), 20)
-                if model_one_rows
-                else blocks_of(size, seed=drawn)
-            )
-            pooled, rank = np.vstack(parts), 4 if model_one_rows else 2
+            if name == "Model I":
+                parts, rank = np.array_split(model_one(size, 100, seed=drawn), 20), 4
+            else:
+                parts, rank = blocks_of(size, seed=drawn), 2
+            pooled = np.vstack(parts)
             truth = Truth.of(pooled, rank).basis
         for epsilon in EPSILONS:
             for way in WAYS:
@@ -101,9 +99,8 @@ def _cost(width: int, count: int, repeats: int) -> list[dict[str, Any]]:
     parts = np.array_split(model_one(COST_ROWS * count, width), count)
 
     def fit(way: str) -> dict[str, float]:
-        history = (
-            fed_pca(4, epsilon=1.0, noise="covariance", aggregation=way, **GIVEN).fit_silos(parts).history_
-        )
+        model = fed_pca(4, epsilon=1.0, noise="covariance", aggregation=way, **GIVEN)
+        history = model.fit_silos(parts).history_
         return {key: sum(each[key] for each in history) / count for key in ("bytes_up", "bytes_down")}
 
     ways = {way: lambda way=way: fit(way) for way in ("secure", "plain")}

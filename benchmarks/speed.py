@@ -56,12 +56,9 @@ def sk_pca(rows: Any, solver: str = "covariance_eigh", rank: int = RANK) -> Any:
 # From memory
 
 
-@case(
-    "fit_memory",
-    about="fits of one array in memory against X.T @ X and scikit-learn's PCA",
-    quick={"rows": 2_000, "columns": 8, "repeats": 1},
-)
+@case("fit_memory", quick={"rows": 2_000, "columns": 8, "repeats": 1})
 def fit_memory(*, rows: int = 1_000_000, columns: int = 50, repeats: int = 5) -> Table:
+    """Fit one array in memory, against X.T @ X and scikit-learn's PCA."""
     array = model_one(rows, columns)
     ways: dict[str, Callable[[], Any]] = {
         "X.T @ X": lambda: array.T @ array,
@@ -91,12 +88,9 @@ LIBRARIES: dict[str, Callable[[Array], Array]] = {
 }  # fmt: skip
 
 
-@case(
-    "libraries",
-    about="other libraries' PCA on one array, each fit in a process of its own: time, memory and error",
-    quick={"rows": 500, "columns": 16, "repeats": 1},
-)
+@case("libraries", quick={"rows": 500, "columns": 16, "repeats": 1})
 def libraries(*, rows: int = 1_000_000, columns: int = 100, repeats: int = 3, limit_s: float = 90.0) -> Table:
+    """Fit an array by other libraries' PCA, each in a process of its own: time, memory and error."""
     with scratch() as folder:
         path = folder / "rows.npy"
         np.save(path, model_one(rows, columns))
@@ -151,14 +145,11 @@ def _torch(rows: Array, columns: int, powers: int) -> Array:
 # From files
 
 
-@case(
-    "fit_files",
-    about="private fits from Parquet and CSV, with a bound and without, against Polars and scikit-learn",
-    quick={"rows": 2_000, "csv_rows": 1_000, "columns": 6, "repeats": 1},
-)
+@case("fit_files", quick={"rows": 2_000, "csv_rows": 1_000, "columns": 6, "repeats": 1})
 def fit_files(
     *, rows: int = 5_000_000, csv_rows: int = 400_000, columns: int = 50, repeats: int = 3
 ) -> Table:
+    """Fit Parquet and CSV privately, with a bound and without, against Polars and scikit-learn."""
     measured = []
     with scratch() as folder:
         for kind, count in (("Parquet", rows), ("CSV", csv_rows)):
@@ -219,12 +210,9 @@ air = { kind = "number", range = [0, 700], missing = "offset" }
 CARRIERS = [f"C{place:02}" for place in range(16)]
 
 
-@case(
-    "flights",
-    about="a table with dates, categories and gaps against pandas and scikit-learn",
-    quick={"rows": 1_500, "repeats": 1},
-)
+@case("flights", quick={"rows": 1_500, "repeats": 1})
 def flights(*, rows: int = 337_000, repeats: int = 3) -> Table:
+    """Fit a table with dates, categories and gaps, against pandas and scikit-learn."""
     import polars as pl
 
     measured = []
@@ -291,12 +279,9 @@ def _by_pandas(path: Path) -> Array:
 SCRIPT = "polars + scikit-learn in a script"
 
 
-@case(
-    "start",
-    about="whole processes: fedpower fit of three small files, help and imports, against scikit-learn",
-    quick={"repeats": 1, "rows": 200, "ways": ("fedpower fit, only ε",)},
-)
+@case("start", quick={"repeats": 1, "rows": 200, "ways": ("fedpower fit, only ε",)})
 def start(*, rows: int = 2_000, columns: int = 8, repeats: int = 9, ways: tuple[str, ...] = ()) -> Table:
+    """Time whole processes: fedpower fit of three small files, help and imports, and scikit-learn."""
     python, counter = [sys.executable, "-c"], iter(range(10**6))
     with scratch() as folder:
         files = [str(write_table(folder / f"{name}.csv", model_one(rows, columns))) for name in "abc"]
@@ -334,14 +319,11 @@ def start(*, rows: int = 2_000, columns: int = 8, repeats: int = 9, ways: tuple[
 # Wide rows
 
 
-@case(
-    "wide",
-    about="an exact fit of few wide rows against scipy's and scikit-learn's arpack on the pooled rows",
-    quick={"rows": 60, "columns": 200, "repeats": 1},
-)
+@case("wide", quick={"rows": 60, "columns": 200, "repeats": 1})
 def wide(
     *, rows: int = 1_500, columns: int = 14_000, rank: int = 10, silos: int = 3, repeats: int = 3
 ) -> Table:
+    """Fit few wide rows exactly, against scipy's and scikit-learn's arpack on the pooled rows."""
     import polars as pl
     from scipy.sparse.linalg import svds
 
@@ -373,19 +355,11 @@ def wide(
 # Silos
 
 
-@case(
-    "silos",
-    about="the same rows in one silo and in many, and secure sums against plain ones",
-    quick={"rows": 2_000, "columns": 8, "silos": 20, "secure_silos": 3, "repeats": 1},
-)
+@case("silos", quick={"rows": 2_000, "columns": 8, "silos": 20, "secure_silos": 3, "repeats": 1})
 def silos(
-    *,
-    rows: int = 1_000_000,
-    columns: int = 100,
-    silos: int = 1_000,
-    secure_silos: int = 300,
-    repeats: int = 3,
+    *, rows: int = 1_000_000, columns: int = 100, silos: int = 1000, secure_silos: int = 300, repeats: int = 3
 ) -> Table:
+    """Fit the same rows in one silo and in many, and with secure sums against plain ones."""
     pooled, few = model_one(rows, columns), model_one(200 * secure_silos, columns)
     shapes = {f"{rows:,} rows": (pooled, silos), f"{len(few):,} rows": (few, secure_silos)}
     measured: list[Record] = []
@@ -409,11 +383,8 @@ def silos(
 POINT = ("what grows", "to", "seconds", "fit's own MB", "rounds", "MB up", "MB down")
 
 
-@case(
-    "growth", about="how time, memory, rounds and bytes of a fit grow with rows, columns, silos and rank",
-    quick={"rows": (500, 1_000), "columns": (8, 16), "silos": (1, 2), "ranks": (4, 8), "most_rows": 400,
-           "repeats": 1},
-)  # fmt: skip
+@case("growth", quick={"rows": (500, 1_000), "columns": (8, 16), "silos": (1, 2), "ranks": (4, 8),
+                        "most_rows": 400, "repeats": 1})  # fmt: skip
 def growth(
     *,
     rows: tuple[int, ...] = (10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000),
@@ -423,6 +394,7 @@ def growth(
     most_rows: int = 1_000_000,
     repeats: int = 3,
 ) -> Table:
+    """Measure how time, memory, rounds and bytes of a fit grow with rows, columns, silos and rank."""
     shapes = {
         "rows n": {n: {"shape": (n, 32)} for n in rows},
         "columns d": {d: {"shape": (most_rows // 50, d)} for d in columns},
@@ -486,14 +458,11 @@ def fit_grown(
 # Devices
 
 
-@case(
-    "gpu",
-    about="16 components of float32 rows on a GPU: private fits against PyTorch's Gram matrix and eigh",
-    quick={"gigabytes": 0.00005, "device": "cpu", "columns": (32,), "repeats": 1},
-)
+@case("gpu", quick={"gigabytes": 0.00005, "device": "cpu", "columns": (32,), "repeats": 1})
 def gpu(
     *, gigabytes: float = 8.0, columns: tuple[int, ...] = (100, 512), device: str = "cuda", repeats: int = 7
 ) -> Table:
+    """Fit float32 rows on a GPU: 16 components, privately, against PyTorch's Gram matrix and eigh."""
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
