@@ -107,7 +107,7 @@ def test_a_coordinator_is_stopped_by_a_signal_with_a_last_sentence(ground, tmp_p
     finally:
         ground.start(COORDINATOR)
         ground.wait_until_connected(*SILOS[:3])
-    assert log.read_text().splitlines()[-1] == "fedpower: stopping; closed rounds are on disk"
+    assert log.read_text().splitlines()[-1] == "fedpower: stopping; completed rounds are saved"
     assert "Traceback" not in log.read_text()
 
 
@@ -327,16 +327,16 @@ def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit_and_a_failure
     )
     init_study(tmp_path, "--epsilon=1")
     record, found, said = rehearse(tmp_path, "--drop=nr", "--epsilon=inf", "-k3")
-    assert "the study is tried with other settings" in said
+    assert "the rehearsal changes settings of the study" in said
     assert record["parameters"]["n_components"] == 3
     pooled = np.vstack(list(tables.values()))
     pooled *= np.minimum(1, 12 / np.linalg.norm(pooled, axis=1))[:, None]
     assert sin_theta(found.T, components(pooled / pooled.std(axis=0))[:3].T) < 1e-6
-    assert not Path(re.search(r"are starting on this machine, in (.*)", said)[1]).exists()
+    assert not Path(re.search(r"silos on this machine, in (.*)", said)[1]).exists()
     words = ("--local=3", "--data=rows", "--drop=nr", "--deadline=0.000001", "--force")
     failed = fedpower("study", "run", "study.toml", *words, cwd=tmp_path)
     assert failed.returncode == 2
-    kept = Path(re.search(r"its folder is kept: (.*)", failed.stderr)[1])
+    kept = Path(re.search(r"its files are in (.*)", failed.stderr)[1])
     try:
         for name in (*SIZES, "coordinator"):
             assert f"the log of {name}" in failed.stderr
@@ -344,6 +344,6 @@ def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit_and_a_failure
         assert kept.stat().st_mode & 0o077 == 0
         last = failed.stderr.splitlines()[-1]
         assert last.startswith("Error: round 0 must have 3 answers, got 0")
-        assert "no round was closed in 6 starts in a row" in last
+        assert "6 starts in a row completed no round" in last
     finally:
         shutil.rmtree(kept)
