@@ -401,7 +401,7 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here, monkeypa
     write_study()
     digest = read_study(Path("study.toml")).digest
     said = succeed("node", "ca-init", "study.toml", "-o", "kits", "--with-keys").stdout
-    assert "Every private key was made here: fit for a rehearsal." in said
+    assert "For rehearsals only: in a real study every party makes its own key" in said
     folders = {"coordinator", "runner", "north", "south", "east", "authority"}
     assert {path.name for path in Path("kits").iterdir()} == folders
     assert all(f"kits/{name}" in said for name in folders)
@@ -435,7 +435,7 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here, monkeypa
 @pytest.mark.slow
 def test_each_party_makes_its_key_and_the_authority_signs_renews_and_shows(here):
     write_study()
-    assert "sign them with" in succeed("node", "ca-init", "study.toml").stdout
+    assert "Then: fedpower node sign authority" in succeed("node", "ca-init", "study.toml").stdout
     reported = {}
     for party in ("coordinator", "runner", "north", "south", "east"):
         said = succeed("node", "request", "study.toml", party).stdout.splitlines()
