@@ -265,6 +265,7 @@ def _available() -> tuple[Mode, ...]:
 def _audit_row(report: Any) -> tuple[str, ...]:
     finding, exact = report.verdict, report.exact_epsilon
     name = f"{report.mode}{', centred' if report.center else ''}"
+    name += ", persons" if report.unit == "person" else ""
     if report.noise_factor != 1:
         exact, finding = report.reachable_epsilon, "detected" if report.violation else "not detected"
     numbers = (f"{report.claimed_epsilon:g}", f"{exact:.3g}", f"{report.epsilon_lower:.3g}")
