@@ -39,7 +39,7 @@ $(DOCS): $(STAMP)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
 	@touch $@
 
-demo: setup  ## four organisations, one eigenspace: about half a minute
+demo: setup  ## three hospitals, one health survey: under half a minute
 	@$(BIN)/python examples/demo.py
 
 test: setup  ## what to run after every change: lint, types, import contract, fast tests (under two minutes)

@@ -299,7 +299,7 @@ def test_private_communities_say_what_is_protected(layers, words):
     assert 0.5 <= facts["agreement"] <= 1
     page = Path("communities/report.html").read_text()
     assert "Nodes by community" in page
-    assert ("per edge" in page) == ("row" not in words)
+    assert ("belief about any one edge can change" in page) == ("row" not in words)
     assert "Columns" not in page
 
 

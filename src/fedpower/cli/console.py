@@ -44,12 +44,12 @@ def console(*, stderr: bool = False) -> "Console":
     return _Console(file=stream, markup=False, highlight=False, emoji=False, width=width)
 
 
-def say(*lines: str, alarming: bool = False, err: bool = False) -> None:
-    """Print lines of text; a terminal breaks them between words."""
+def say(*lines: str, alarming: bool = False, err: bool = False, hanging: int = 0) -> None:
+    """Print lines of text; a terminal breaks them between words, and indents what follows."""
     is_terminal, width = (sys.stderr if err else sys.stdout).isatty(), shutil.get_terminal_size().columns
     for line in (part for text in lines for part in text.split("\n")):
         if is_terminal:
-            indent = " " * (len(line) - len(line.lstrip()))
+            indent = " " * (hanging or len(line) - len(line.lstrip()))
             line = textwrap.fill(  # noqa: PLW2901
                 line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
             )

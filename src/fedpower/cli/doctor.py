@@ -5,7 +5,6 @@
 import importlib.metadata
 import json
 import platform
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import click
 from packaging.requirements import Requirement
 
 import fedpower
+from fedpower.cli.console import say
 from fedpower.exceptions import installing
 from fedpower.federation.isolation import available, describe
 
@@ -56,10 +56,8 @@ def doctor(*, folder: Path | None, as_json: bool) -> int:
         overview = {"fedpower": fedpower.__version__, "sound": not broken}
         click.echo(json.dumps({**overview, "findings": findings}, indent=2))
     else:  # without rich, which may be missing
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
         for name, state, detail, advice in (found.values() for found in findings):
-            line = f"{name:<16} {state:<7} {detail}{advice and f': {advice}'}"
-            click.echo(click.wrap_text(line, width, subsequent_indent=" " * 25))
+            say(f"{name:<16} {state:<7} {detail}{advice and f': {advice}'}", hanging=25)
         click.echo(f"Broken: {', '.join(broken)}." if broken else "fedpower works on this machine.")
     return int(bool(broken))
 

@@ -184,7 +184,7 @@ _FACTS = ("name", "type", "n_rows", "n_missing", "n_odd", "low", "high", "levels
 def inspect(
     files: tuple[str, ...], *, draft: Path | None, from_rows: bool, force: bool, as_json: bool, **reading: Any
 ) -> None:
-    """Show what the columns of FILES hold: types, missing cells, values and doubts.
+    """Show what the columns of FILES hold: types, missing cells, values and what to check.
 
     All of it is read from your rows: do not pass it on. A draft has only names and stored types, so it
     may be shared. Text files store no types: fill in the kind of each column.

@@ -113,7 +113,7 @@ _MOST_COMPONENTS, _SOME = 10, 0.01
 
 
 def _print_details(result: Result) -> None:
-    """Print what a result has to tell besides."""
+    """Print the details of a result."""
     record, solver, things = result.record, result.solver, f"{result.record.counted}s"
     say("", *findings(result))
     sizes = ", ".join(f"{silo.name} ({silo.rows or '?'} {things})" for silo in record.silos)

@@ -67,7 +67,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     ----------
     n_components : int, float, "auto" or None, default=None
         Number of components. A float between 0 and 1 keeps as many as explain that fraction of the
-        variance. ``"auto"`` keeps the components that the noise leaves determined, at least 1. Both choices
+        variance. ``"auto"`` keeps as many as are determined together, at least 1. Both choices
         need no extra budget, and in a private fit they need ``noise="covariance"``. None keeps
         min(n_samples, n_features).
     epsilon : float, default=1.0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fedpower.estimator.fedpca import FedPCA
-from fedpower.estimator.fitting import Data, open_data, with_levels
+from fedpower.estimator.fitting import Data
 from fedpower.estimator.plan import Plan, eigenvalues_for
 from fedpower.estimator.plan import plan as planned
 from fedpower.estimator.terms import options_of
@@ -59,15 +59,14 @@ def plan(
     >>> plan.silos["silo-1"]
     5000
     """
-    wanted = options_of(FedPCA(n_components, **options))
+    model = FedPCA(n_components, **options)
     held = [*(silos.values() if isinstance(silos, Mapping) else silos)] if hasattr(silos, "__len__") else []
     if held and all(isinstance(rows, int) for rows in held):
         require(n_features is not None, "n_features", "given with numbers of rows", n_features)
-        sizes, width = silos, int(n_features or 0)
+        wanted, sizes, width = options_of(model), silos, int(n_features or 0)
     else:
         require(n_features is None, "n_features", "left out with data", n_features)
-        wanted = with_levels(wanted, held)
-        data = open_data(silos, wanted)
+        wanted, data = model._open(silos, "refuse")
         sizes, width = sizes_of(data), data.n_features
     values = eigenvalues_for(wanted, width, gap=gap, spectrum=spectrum)
     return planned(wanted, sizes=sizes, n_features=width, spectrum=values, error=error)

@@ -1,4 +1,4 @@
-"""``Covariance``: a pooled, noised covariance that is paid for once, as an object and as a folder."""
+"""``Covariance``: a released covariance, as an object and as a folder."""
 
 import math
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class Covariance(Released):
 
     @property
     def centered(self) -> bool:
-        """Whether it is a covariance about the pooled mean: a covariance."""
+        """Whether the pooled mean was removed; otherwise this is the second moment."""
         return self.pooled.center is not None
 
     @property

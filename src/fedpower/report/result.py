@@ -206,8 +206,7 @@ class Result(Released):
     @property
     def axes(self) -> Array:
         """What treated rows about their mean are multiplied by to give scores."""
-        scale = 1.0 if self.scale is None or self.normalize else self.scale[:, np.newaxis]
-        return np.asarray(self.components.T / scale / self.divisors)
+        return np.asarray(self.components.T / self._spread[:, np.newaxis] / self.divisors)
 
     @property
     def noise_variance(self) -> float:

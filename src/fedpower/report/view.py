@@ -31,10 +31,7 @@ _LITTLE = 0.1  # a bound is far too large where rows use less than this share of
 _FAR = 10.0  # rows are far from zero where their mean's square is so many times their variance
 _ENOUGH_ROWS = 1000  # per column: from there on, at ε = 1 or more, the number of rows is not the cause
 _SMALL_EPSILON = 0.5
-_WEAK, _VERY_WEAK = (
-    4.0,
-    10.0,
-)  # from which ε on docs/officer/how-private.md calls protection weak, or very weak
+_WEAK, _VERY_WEAK = 4.0, 10.0  # the ε from which docs/officer/how-private.md calls protection so
 _MUCH_CUT = 0.1  # from which share of the variance on clipping is a reason for care
 _MOST_NAMED = 6  # columns in the caption of a component
 
