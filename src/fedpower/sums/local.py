@@ -48,7 +48,7 @@ _WIDE_BLOCK_BYTES = 16 * 2**20
 """Of a block of wide rows: the C library keeps memory of this size for the next block."""
 
 FREE_ORDER_ROWS = 2**17
-"""So many rows may be added in any order, as `protocol.study.longest_sum` counts."""
+"""So many rows may be added in any order; `protocol.study.longest_sum` counts on it."""
 
 # Operations of a dense matrix product in the time that one takes:
 _SPARSE_SLOWNESS = 150  # of a product of two sparse matrices
