@@ -106,6 +106,24 @@ def share_used(statement: dict[str, Any]) -> float:
     return 1.0 if delta <= 0 else min(1.0, float(spent["mu"] / mu_of(limit["epsilon"], delta)) ** 2)
 
 
+_NAMES = {
+    "octaves": "rough column ranges",
+    "bins": "column ranges",
+    "zoom": "narrow column ranges",
+    "means": "means and spreads",
+    "norms": "row lengths",
+    "mean": "mean row",
+    "scores": "score counts",
+}
+"""What releases measure, by their name in the ledger; other names say it themselves."""
+
+
+def _name(purpose: str) -> str:
+    """Return what a release measures, and what else its purpose in the ledger says."""
+    query, *more = purpose.split(", ")
+    return ", ".join([_NAMES.get(query, query), *more])
+
+
 def _print(ledger: Path, statement: dict[str, Any]) -> None:
     left, spent, forecast = statement["left"], statement["spent"], statement.get("what_if")
     further = f"the next fit may use up to {rounded_down(left, 3)}" if left > 0 else "nothing is left"
@@ -119,7 +137,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
     rows = [
         (
             str(entry["seq"]),
-            entry["purpose"],
+            _name(entry["purpose"]),
             entry["study"][:8],
             _epsilon(entry["epsilon"]),
             _epsilon(entry["total_epsilon"]),
