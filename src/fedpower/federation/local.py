@@ -151,5 +151,5 @@ def _made_up_cells(study: StudyFile, rng: np.random.Generator) -> list[list[Any]
     form = study.rules.long
     items = () if form is None else form.rating.items
     # A rule of several columns makes all of them from the numbers of one.
-    rules = zip(study.rules.rules, rows.T, strict=False)
+    rules = zip(study.rules.kept, rows.T, strict=False)
     return [list(column) for rule, values in rules for column in made_up(rule, values, items)]
