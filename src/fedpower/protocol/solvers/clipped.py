@@ -129,8 +129,6 @@ def iterate(sums: Sums, begin: Array, *, rank: int) -> Generator[Ask, Round, Sol
         center=None if known.center is None else read_only(known.center),
         sizes=sums.sizes,
         n_steps=len(steps),
-        change=0.0,
-        converged=True,
         last_values=rayleigh_ritz(question.real_basis, product)[0] / kept,
         law=NoiseLaw(once=False, std=std / kept, mean_std=known.mean_std),
     )

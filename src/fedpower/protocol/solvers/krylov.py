@@ -223,8 +223,5 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
         total_variance=total,
         center=center,
         sizes={name: sizes[name] for name in answers},
-        n_steps=1,
-        change=0.0,
-        converged=True,
         gains=gains,
     )
