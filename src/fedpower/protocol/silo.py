@@ -205,10 +205,10 @@ class PrivateReleases:
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         if self._has_steps():
             return self._noised_steps(ask, run)
-        moment, trace, made_for = self._noised_moment(run)
-        about = np.zeros(moment.mean.size) if ask.center is None else ask.center
-        trace += float(about @ about) - 2 * float(about @ moment.mean)
-        outcome = take_local_steps(lambda basis: moment.product(basis, about), ask, total_variance=trace)
+        released, trace, made_for = self._noised_moment(run)
+        about = np.zeros(released.mean.size) if ask.center is None else ask.center
+        trace += float(about @ about) - 2 * float(about @ released.mean)
+        outcome = take_local_steps(lambda basis: released.product(basis, about), ask, total_variance=trace)
         # The noise off the diagonal is also about that of a product's entries.
         product = read_only(rounded(outcome.product, self._budget.std(self.rows.n_rows) / math.sqrt(2.0)))
         return structs.replace(outcome, product=product, made_for=made_for)
