@@ -8,6 +8,7 @@ import pytest
 from hospitals import PRIVATE, run, succeed
 
 from fedpower.privacy import Ledger
+from fedpower.sums.survey import STAGES
 
 CAP = ("--epsilon", 2, "--delta", 1e-6)
 
@@ -45,6 +46,16 @@ def test_what_is_shown_is_the_ledgers_statement_and_charges_nothing(used):
     reported = json.loads(succeed("ledger", "show", used, "--json", "--what-if", 1).stdout)
     assert reported.pop("what_if")["fits"] is True
     assert reported == statement
+
+
+def test_releases_are_called_by_what_they_measure_and_keep_their_names_in_json(here):
+    succeed("ledger", "create", "north.ledger", *CAP)
+    succeed("fit", "north.csv", "-k", 2, "--epsilon", 1, "--ledger", "north.ledger", "-o", "out")
+    said = succeed("ledger", "show", "north.ledger").stdout
+    for name in ("rough column ranges", "narrow column ranges", "means and spreads", "row lengths"):
+        assert name in said
+    entries = json.loads(succeed("ledger", "show", "north.ledger", "--json").stdout)["entries"]
+    assert [entry["purpose"] for entry in entries] == [*STAGES, "covariance"]
 
 
 def test_a_ledger_that_may_only_be_read_is_shown_and_nothing_is_made_beside_it(used):

@@ -94,6 +94,8 @@ def test_a_ledger_is_asked_and_not_charged(tmp_path):
     assert 0 < after["left"] < 2
     assert path.read_bytes() == before
     assert "too little" in invoke(*FACTS[:-1], "5", "--ledger", str(path))
+    for words in (str(tmp_path), f"heart={path}"):
+        assert json.loads(invoke(*FACTS, "--ledger", words, "--json"))["ledgers"] == record["ledgers"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """`fedpower inspect` and `plan`: what tables contain, and what a fit would cost, before anything is spent."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain, compress
 from pathlib import Path
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpower.cli.console import bar_of, counted, in_options, print_json, print_table, say
 from fedpower.cli.options import READING, TEXT, Command, given_options, option, options, reading_of, shared
-from fedpower.cli.silos import open_silos
+from fedpower.cli.silos import named_ledgers, open_silos
 from fedpower.estimator.fitting import open_data
 from fedpower.estimator.plan import Plan, eigenvalues_for
 from fedpower.estimator.plan import plan as planned
@@ -62,7 +62,8 @@ def plan(**given: Any) -> None:
     sizes, n_features = _public_facts(given, wanted, earlier)
     spectrum = _spectrum(given, wanted, n_features, earlier)
     made = planned(wanted, sizes=sizes, n_features=n_features, spectrum=spectrum, error=given["error"])
-    left = {str(path): _left_after(path, given["epsilon"]) for path in _ledgers(given["ledgers"])}
+    ledgers = named_ledgers(given["ledgers"], list(sizes) if given["files"] else None)
+    left = {str(path): _left_after(path, given["epsilon"]) for path in ledgers.values()}
     if given["as_json"]:
         record = asdict(made) | {"epsilon": made.epsilon if math.isfinite(made.epsilon) else "inf"}
         print_json({**record, "ledgers": left})
@@ -119,13 +120,6 @@ def _spectrum(
             f"--spectrum must be a result, a .npy file or numbers such as 0.03,0.02, got {words!r}"
         ) from None
     return eigenvalues_for(wanted, n_features, gap=given["gap"], spectrum=guess)
-
-
-def _ledgers(words: Iterable[str]) -> Iterator[Path]:
-    for word in words:
-        _, _, path = word.partition("=")
-        one = Path(word if Path(word).exists() or not path else path)
-        yield from sorted(one.glob("*.ledger")) if one.is_dir() else [one]
 
 
 def _left_after(path: Path, epsilon: float) -> dict[str, Any]:

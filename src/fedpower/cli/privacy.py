@@ -10,7 +10,7 @@ import click
 from fedpower.cli.console import advancing, bar_of, note, print_json, print_table, say
 from fedpower.cli.options import Command, option, options
 from fedpower.exceptions import InputError, require
-from fedpower.privacy import Ledger, mu_of
+from fedpower.privacy import Ledger
 from fedpower.privacy.ledger import jsonable, rounded_down
 from fedpower.privacy.statement import in_symbols
 from fedpower.report.text import date_and_time
@@ -99,11 +99,22 @@ def set_cap(ledger: Path, epsilon: float, delta: float, reason: str, as_json: bo
     )
 
 
-def share_used(statement: dict[str, Any]) -> float:
-    """Return the part of the cap that is used: epsilons do not add up, μ² does."""
-    limit, spent = statement["cap"], statement["spent"]
-    delta = limit["delta"] - spent["slack_delta"]
-    return 1.0 if delta <= 0 else min(1.0, float(spent["mu"] / mu_of(limit["epsilon"], delta)) ** 2)
+_NAMES = {
+    "octaves": "rough column ranges",
+    "bins": "column ranges",
+    "zoom": "narrow column ranges",
+    "means": "means and spreads",
+    "norms": "row lengths",
+    "mean": "mean row",
+    "scores": "score counts",
+}
+"""What releases measure, by their name in the ledger; other names say it themselves."""
+
+
+def _name(purpose: str) -> str:
+    """Return what a release measures, and what else its purpose in the ledger says."""
+    query, *more = purpose.split(", ")
+    return ", ".join([_NAMES.get(query, query), *more])
 
 
 def _print(ledger: Path, statement: dict[str, Any]) -> None:
@@ -119,7 +130,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
     rows = [
         (
             str(entry["seq"]),
-            entry["purpose"],
+            _name(entry["purpose"]),
             entry["study"][:8],
             _epsilon(entry["epsilon"]),
             _epsilon(entry["total_epsilon"]),

@@ -3,7 +3,7 @@
 import csv
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -85,20 +85,7 @@ def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Pa
     """Return the ledger of every silo, from folders and NAME=PATH; None where none was given at all."""
     if not given["ledgers"]:
         return None
-    ledgers: dict[str, Path] = {}
-    named: dict[str, Path] = {}
-    for word in given["ledgers"]:
-        name, _, path = word.partition("=")
-        if Path(word).is_dir():
-            ledgers |= {silo: Path(word) / f"{silo}.ledger" for silo in silos if Path(silo).name == silo}
-        elif name not in silos or name in named or not path:
-            known = ", ".join(silos)
-            raise InputError(
-                f"--ledger must be a folder, or NAME=PATH once for each of {known}, got {word!r}"
-            )
-        else:
-            named[name] = Path(path)
-    ledgers |= named
+    ledgers = named_ledgers(given["ledgers"], silos)
     for name in silos:
         path = ledgers.get(name)
         if path is None:
@@ -107,6 +94,27 @@ def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Pa
             create = f"create it with `fedpower ledger create {path} --epsilon E --delta D`"
             raise InputError(f"silo {name!r} must have a ledger, got none at {path}; {create}")
     return ledgers
+
+
+def named_ledgers(words: Iterable[str], silos: Sequence[str] | None = None) -> dict[str, Path]:
+    """Return ledgers by silo: NAME=PATH or a SILO.ledger is one, and a folder has one for each silo.
+
+    Where ``silos`` are not known, a folder gives all of its ledgers.
+    """
+    ledgers: dict[str, Path] = {}
+    named: dict[str, Path] = {}
+    for word in words:
+        place, (name, sign, rest) = Path(word), word.partition("=")
+        if place.is_dir():
+            found = [each.stem for each in sorted(place.glob("*.ledger"))] if silos is None else silos
+            ledgers |= {silo: place / f"{silo}.ledger" for silo in found if Path(silo).name == silo}
+            continue
+        name, path = (name, rest) if sign else (place.stem, word)
+        if not path or name in named or (silos is not None and name not in silos):
+            each = "" if silos is None else f" for each of {', '.join(silos)}"
+            raise InputError(f"--ledger must be a folder, or NAME=PATH once{each}, got {word!r}")
+        named[name] = Path(path)
+    return ledgers | named
 
 
 def open_networks(given: Mapping[str, Any]) -> dict[str, NetworkSource]:
