@@ -1,5 +1,6 @@
-"""The package as a whole: what importing it costs, and one version everywhere."""
+"""The package as a whole: what importing it costs, one version everywhere, and examples that run."""
 
+import doctest
 import importlib.metadata
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedpower
+from fedpower import analysis
 
 
 def full_modules_after(statement: str) -> set[str]:
@@ -85,3 +87,24 @@ def test_public_names_exist_and_unknown_ones_are_refused():
     assert set(fedpower.__all__) <= set(dir(fedpower))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         fedpower.nothing  # noqa: B018
+
+
+OBJECTS = {
+    f"{room.__name__}.{name}": getattr(room, name)
+    for room in (fedpower, analysis)
+    for name in room.__all__
+    if name[0] != "_"
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", OBJECTS)
+def test_the_example_of_an_exported_object_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    thing = OBJECTS[name]
+    tests = [test for test in doctest.DocTestFinder().find(thing, name, globs={}) if test.examples]
+    assert any(test.name == name for test in tests), f"{name} must have an example"
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    for test in tests:
+        runner.run(test)
+    assert runner.summarize(verbose=False).failed == 0

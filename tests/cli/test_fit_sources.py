@@ -125,16 +125,6 @@ def test_a_query_gives_what_the_file_gives(ward, here):
     assert planned["silos"] == {"north": 60, "south": 50}
 
 
-def test_columns_can_be_dropped_and_silos_split_in_a_query(ward, here):
-    ward.write_text('[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT * FROM visits"\n')
-    refused = run("fit", ward, "south.parquet", *EXACT, "-o", "a")
-    assert refused.exit_code == 2
-    succeed("fit", ward, "south.parquet", "--drop", "who", *EXACT, "-o", "b")
-    succeed("fit", ward, "--groups", "who", *EXACT, "-o", "c")
-    (silo,) = json.loads((here / "c" / "run.json").read_text())["silos"]
-    assert (silo["name"], silo["rows"]) == ("x", 60)
-
-
 def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_declared(ward, here):
     for silo in ("north", "south"):
         succeed("ledger", "create", here / f"{silo}.ledger", "--epsilon", 3, "--delta", 1e-4)

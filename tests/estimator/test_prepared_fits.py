@@ -78,16 +78,6 @@ def test_ranges_hold_what_the_columns_are(fitted, silos):
     assert ((book.scale / np.maximum(X.std(0), 1e-12))[:7] < 5).all()
 
 
-def test_a_code_book_is_read_as_it_was_written_and_spares_its_charge(fitted, silos, tmp_path):
-    ledgers, book = ledgers_in(tmp_path, silos, 2.0), fitted.codebook_
-    again = CodeBook.load(book.save(tmp_path / "codebook.toml"))
-    assert again.treatment == book.treatment
-    assert (again.found, again.epsilon, again.mu) == (book.found, book.epsilon, book.mu)
-    model = FedPCA(2, epsilon=2.0, delta=1e-6, codebook=again).fit_silos(silos, ledgers=ledgers)
-    assert sine(model, np.vstack(list(silos.values()))) < 0.1  # see above
-    assert all(spent(path).n_releases == 1 for path in ledgers.values())
-
-
 def test_ranges_spare_what_finding_them_costs_and_may_have_names(silos):
     known = FedPCA(2, epsilon=1.0, delta=1e-6, ranges=[(-1e5, 1e5)] * 8).fit_silos(silos)
     assert known.study_.preparation[:2] == (0.0, 0.0)

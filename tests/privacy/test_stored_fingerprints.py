@@ -48,31 +48,26 @@ class Question:
     second: dict[str, Any] = field(default_factory=dict)
 
 
+def read_otherwise(column: str, **changed: Any) -> dict[str, Any]:
+    """Return the rule of a column with some of it changed, by the column's name."""
+    return {column: {**READ[column], **changed}}
+
+
 QUESTIONS = {
     "does anyone have stage IV": Question(
-        column="stage", other="IV", rules={"stage": {"ordered": ["I", "II", "IV", "III"]}}
+        column="stage", other="IV", rules=read_otherwise("stage", ordered=["I", "II", "IV", "III"])
     ),
-    "is any stage missing": Question(
-        column="stage", other="", rules={"stage": {"ordered": ["I", "II", "III", "IV"], "missing": "IV"}}
-    ),
-    "is any cd4 above 10": Question(
-        column="cd4", other="17", rules={"cd4": {"kind": "number", "range": [0, 20], "missing": 5}}
-    ),
-    "is any cd4 missing": Question(
-        column="cd4", other="", rules={"cd4": {"kind": "number", "range": [0, 10], "missing": 1}}
-    ),
+    "is any stage missing": Question(column="stage", other="", rules=read_otherwise("stage", missing="IV")),
+    "is any cd4 above 10": Question(column="cd4", other="17", rules=read_otherwise("cd4", range=[0, 20])),
+    "is any cd4 missing": Question(column="cd4", other="", rules=read_otherwise("cd4", missing=1)),
     "does a book say offset": Question(
-        column="cd4", other="", rules={"cd4": {"kind": "number", "range": [0, 12], "missing": "offset"}}
+        column="cd4", other="", rules=read_otherwise("cd4", range=[0, 12], missing="offset")
     ),
     "is any cd4 exactly 4.217": Question(
-        column="cd4",
-        other="4.217",
-        rules={"cd4": {"kind": "number", "range": [0, 10], "missing": 5, "missing_words": ["4.217"]}},
+        column="cd4", other="4.217", rules=read_otherwise("cd4", missing_words=["4.217"])
     ),
     "was anyone seen late": Question(
-        column="day",
-        other="2024-01-01",
-        rules={"day": {"kind": "date", "origin": "2020-01-01", "range": [0, 2000]}},
+        column="day", other="2024-01-01", rules=read_otherwise("day", range=[0, 2000])
     ),
     "do two persons share a family": Question(
         column="family", other="f2", first={"unit": "who"}, second={"unit": "family"}
