@@ -71,6 +71,13 @@ def open_data(silos: Any, options: Options, extra: Extra = "refuse") -> Data:
     return Data(sources=sources, columns=columns, rules=rules_of_source(next(iter(sources.values()))))
 
 
+def open_silos(silos: Any, options: Options, extra: Extra = "refuse") -> tuple[Options, Data]:
+    """Return the options, with the levels that data frames declare, and the rows of silos."""
+    held = silos.values() if isinstance(silos, Mapping) else silos if isinstance(silos, list) else ()
+    options = with_levels(options, held)
+    return options, open_data(silos, options, extra)
+
+
 def with_levels(options: Options, tables: Iterable[Any]) -> Options:
     """Return the options with rules for the categories that data frames declare; private fits refuse them."""
     book = CodeBook() if options.codebook is None else options.codebook
@@ -136,6 +143,15 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
         ]
     if not items:
         raise InputError("silos must hold at least one silo, got none")
+    require_distinct(items)
+    return {
+        name: (silo, None if _is_path(silo) or callable(getattr(silo, "blocks", None)) else f"silo {name!r}")
+        for name, silo in items
+    }
+
+
+def require_distinct(items: Sequence[tuple[str, Any]]) -> None:
+    """Refuse silos that have the same name, or the same rows."""
     owners: dict[object, str] = {}
     times = Counter(name for name, _ in items)
     for name, silo in items:
@@ -151,10 +167,6 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
                     f"each silo must have rows of its own, got {what} for both {owners[rows]!r} and {name!r}"
                 )
             owners[rows] = name
-    return {
-        name: (silo, None if _is_path(silo) or callable(getattr(silo, "blocks", None)) else f"silo {name!r}")
-        for name, silo in items
-    }
 
 
 def _is_path(silo: Any) -> bool:

@@ -18,7 +18,7 @@ import scipy.optimize
 from msgspec import structs
 from numpy.typing import ArrayLike
 
-from fedpower.estimator.fitting import Data, open_data, with_levels
+from fedpower.estimator.fitting import Data, open_silos
 from fedpower.estimator.terms import build_study, noise_of, options_of
 from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array, sin_theta
@@ -259,8 +259,7 @@ def plan(
         sizes, width = silos, int(n_features or 0)
     else:
         require(n_features is None, "n_features", "left out with data", n_features)
-        wanted = with_levels(wanted, held)
-        data = open_data(silos, wanted)
+        wanted, data = open_silos(silos, wanted)
         sizes, width = sizes_of(data), data.n_features
     values = eigenvalues_for(wanted, width, gap=gap, spectrum=spectrum)
     return planned(wanted, sizes=sizes, n_features=width, spectrum=values, error=error)
