@@ -35,6 +35,7 @@ from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.covariance import Covariance
 from fedpower.report.outcome import recorded, result_of
 from fedpower.report.result import Result
+from fedpower.report.text import listed
 from fedpower.report.view import cause_of_noise
 from fedpower.rows.networks import NetworkSource, open_network, require_same_nodes, weighed_edges
 from fedpower.rows.opening import name_of_silo, open_source, rows_at
@@ -157,9 +158,9 @@ def require_distinct(items: Sequence[tuple[str, Any]]) -> None:
     for name, silo in items:
         require(is_showable(name), "a silo's name", "without control characters", name)
         if times[name] > 1:
-            raise InputError(
-                f"silos must have different names, got {name!r} more than once; give a mapping, or NAME=PATH"
-            )
+            paths = [f"{given}" for other, given in items if other == name and _is_path(given)]
+            got = f"{name!r} more than once{' for ' if paths else ''}{listed(paths)}"
+            raise InputError(f"silos must have different names, got {got}; give a mapping, or NAME=PATH")
         for rows in rows_at(silo) or {str(silo)} if _is_path(silo) else {id(silo)}:
             if rows in owners:
                 what = f"{silo}" if _is_path(silo) else f"the same {type(silo).__name__}"
