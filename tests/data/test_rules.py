@@ -1,6 +1,7 @@
 """Rules turn cells into numbers: alike in every kind of table, no row dropped, no cell told."""
 
 import datetime as dt
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,20 @@ def test_a_private_fit_prepares_features_and_spends_nothing_on_what_rules_say(tm
     assert kept.rules.features == book.columns
     reused = FedPCA(2, epsilon=4.0, codebook=kept).fit_silos(silos)
     np.testing.assert_array_equal(reused.result_.center, book.offset)
+
+
+def test_the_saved_code_book_of_a_fit_drops_what_the_fit_dropped(tmp_path):
+    silos = [clinic(1500, seed).assign(pid=range(1500)) for seed in (1, 2)]
+    book = CodeBook(rules=rules({"pid": "drop", **CLINIC}))
+    model = FedPCA(2, epsilon=4.0, codebook=book).fit_silos(silos)
+    model.save(tmp_path)
+    kept = CodeBook.load(tmp_path / "codebook.toml")
+    assert kept.rules.dropped == ("pid",)
+    np.testing.assert_array_equal(load(tmp_path).transform(silos[0]), model.transform(silos[0]))
+    again = FedPCA(2, epsilon=4.0, codebook=kept).fit_silos(silos)
+    assert again.feature_names_in_.tolist() == ["sex=F", "sex=M", "sex=other", "age", "weight"]
+    single = FedPCA(2, epsilon=math.inf, codebook=book).fit(silos[0])
+    assert single.result_.record.table_rules.dropped == ("pid",)
 
 
 def test_columns_are_dropped_where_they_are_and_matched_by_their_own_names(tmp_path):

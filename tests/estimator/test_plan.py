@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.fits import fed_pca
-from fedpower import CodeBook, FedPCA, Plain, load
+from fedpower import CodeBook, FedPCA, load
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.estimator.plan import full_spectrum, planned, spectrum_of_gap, spectrum_of_result
 from fedpower.estimator.terms import options_of
@@ -167,19 +167,6 @@ def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path):
         useless = FedPCA(2, epsilon=0.1, codebook=CodeBook(row_norm=1000.0)).fit(rows[:50])
     with pytest.raises(InputError, match="must have at least one determined component"):
         spectrum_of_result(useless.result_)
-
-
-def test_the_plan_names_who_costs_more_than_they_bring():
-    sizes = {"large": 20_000} | {f"tiny-{place}": 1 for place in range(9)}
-    made = planned(options_of(FedPCA(2, epsilon=0.5, delta=1e-6)), sizes=sizes, n_features=20)
-    (remark,) = made.remarks
-    assert "tiny-0 (1 rows)" in remark
-    assert "large" not in remark
-    fair = FedPCA(2, epsilon=0.5, delta=1e-06, aggregation=Plain(weights="noise"))
-    weighed = planned(options_of(fair), sizes=sizes, n_features=20)
-    assert weighed.remarks == ()
-    before, after = (next(way for way in each.candidates if way.chosen) for each in (made, weighed))
-    assert after.noise_level == pytest.approx(before.noise_level / np.sqrt(10), rel=0.01)
 
 
 @pytest.mark.parametrize(

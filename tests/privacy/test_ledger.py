@@ -124,7 +124,7 @@ def test_slack_is_taken_off_the_delta(ledger):
 def test_lowering_the_cap_leaves_nothing_and_raising_it_is_on_record(ledger):
     ask(ledger, mu=mu_of(0.8, DELTA))
     ledger.set_cap(0.5, DELTA, reason="board decision 12")
-    assert ledger.spent().left == 0.0
+    assert (ledger.spent().left, ledger.spent().share_used) == (0.0, 1.0)
     assert ask(ledger, mu=mu_of(0.8, DELTA), payload=never) == SECRET
     with pytest.raises(BudgetError, match="has 0 left at delta=1e-06; leave 'north' out"):
         ask(ledger, "new", never)

@@ -22,7 +22,7 @@ from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import Sensitivity, of_counts
 from fedpower.protocol.coordinator import Exchange
 from fedpower.protocol.messages import AskQuery, QueryAnswer
-from fedpower.protocol.query import QUERIES, answers, query_of
+from fedpower.protocol.query import QUERIES, query_of
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.solvers import SETTINGS, register
 from fedpower.protocol.solvers.products import Products
@@ -112,7 +112,7 @@ class MomentumSettings(StepSettings):
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     with patch.dict(QUERIES), patch.dict(SOLVERS), patch.dict(SETTINGS), patch.dict(FLAT):
-        answers(LABEL)(Positives)
+        QUERIES[LABEL] = Positives.parse
         register(Momentum, MomentumSettings)
         yield
 

@@ -1,5 +1,6 @@
 """`fedpower fit`: silos in, a result folder or a code book out."""
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,6 @@ from msgspec import structs
 
 from fedpower.cli.console import FitProgress, bars, note, print_json, print_table, say
 from fedpower.cli.options import READING, Command, given_options, option, options, output
-from fedpower.cli.privacy import share_used
 from fedpower.cli.results import print_result
 from fedpower.cli.silos import find_ledgers, named_files, note_doubts, open_networks, open_silos, read_vector
 from fedpower.engines.inprocess import Run
@@ -187,13 +187,13 @@ def _origin(given: Mapping[str, Any], silo: RowSource, name: str, run: Run) -> d
     if not isinstance(run.ledgers, Mapping):
         return {"source": source}
     with Ledger.open(run.ledgers[name]) as ledger:
-        account = ledger.statement()
+        account = ledger.spent()
     budget = BudgetRecord(
-        spent=account["spent"]["epsilon"],
-        left=account["left"],
-        cap=account["cap"]["epsilon"],
-        delta=account["cap"]["delta"],
-        used=share_used(account),
+        spent=account.epsilon if math.isfinite(account.epsilon) else None,
+        left=account.left,
+        cap=account.cap,
+        delta=account.delta,
+        used=account.share_used,
     )
     return {"source": source, "budget": budget}
 

@@ -10,7 +10,7 @@ import click
 from fedpower.cli.console import bar_of, note, print_json, print_table, say
 from fedpower.cli.options import Command, option, options
 from fedpower.exceptions import InputError, require
-from fedpower.privacy import Ledger, mu_of
+from fedpower.privacy import Ledger
 from fedpower.privacy.ledger import jsonable, rounded_down
 from fedpower.privacy.statement import in_symbols
 from fedpower.report.text import date_and_time
@@ -97,13 +97,6 @@ def set_cap(ledger: Path, epsilon: float, delta: float, reason: str, as_json: bo
         f"The cap of {ledger} is now {_terms(statement['cap'])}. "
         f"The next fit may use up to {rounded_down(statement['left'], 3)}."
     )
-
-
-def share_used(statement: dict[str, Any]) -> float:
-    """Return the part of the cap that is used: epsilons do not add up, μ² does."""
-    limit, spent = statement["cap"], statement["spent"]
-    delta = limit["delta"] - spent["slack_delta"]
-    return 1.0 if delta <= 0 else min(1.0, float(spent["mu"] / mu_of(limit["epsilon"], delta)) ** 2)
 
 
 _NAMES = {

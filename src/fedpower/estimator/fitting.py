@@ -29,8 +29,7 @@ from fedpower.exceptions import InputError, is_showable, require
 from fedpower.options import Edge, Iterative, Node, Options
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.outcome import Outcome
-from fedpower.protocol.solvers import SolverSettings
-from fedpower.protocol.solvers.upload import decompose
+from fedpower.protocol.solvers import SolverSettings, UploadSettings
 from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.covariance import Covariance
 from fedpower.report.outcome import recorded, result_of
@@ -374,16 +373,13 @@ def result_from(release: Covariance, options: Options) -> Result:
         unit=options.unit if network is None else network,
     )
     book, rules = record.book, record.table_rules
-    solution = decompose(
-        release.pooled,
-        sizes=release.silo_sizes,
+    settings = UploadSettings(
+        study=replace(study, iteration_rank=width),
         rank=rank,
-        iteration_rank=width,
         standardize=meant.standardizes,
-        groups=study.groups,
-        book=book,
         shortens=shortens(study, rules, normalize=release.treatment.normalize),
     )
+    solution = settings.decompose(release.pooled, release.silo_sizes, book)
     found = result_of(
         Outcome(solution=solution, rounds=[], study=study, privacy=release.privacy),
         options=meant,

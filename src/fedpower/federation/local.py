@@ -59,9 +59,6 @@ class LocalFederation:
     def ledger(self, name: str) -> Path:
         return self.kits / name / f"{name}.ledger"
 
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")
-
     def make_ledger(self, name: str) -> None:
         epsilon, delta = LEDGER_CAP
         Ledger.create(self.ledger(name), epsilon=epsilon, delta=delta, silo=name).close()
@@ -151,5 +148,5 @@ def _made_up_cells(study: StudyFile, rng: np.random.Generator) -> list[list[Any]
     form = study.rules.long
     items = () if form is None else form.rating.items
     # A rule of several columns makes all of them from the numbers of one.
-    rules = zip(study.rules.rules, rows.T, strict=False)
+    rules = zip(study.rules.kept, rows.T, strict=False)
     return [list(column) for rule, values in rules for column in made_up(rule, values, items)]

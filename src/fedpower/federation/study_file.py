@@ -108,7 +108,7 @@ class StudyFile:
     @property
     def dropped(self) -> tuple[str, ...]:
         """Columns that are dropped from the silos' tables where they have them."""
-        return () if self.rules is None else table_rules(self.content.get("rules", {}), "the study").dropped
+        return () if self.rules is None else self.rules.dropped
 
     @property
     def treatment(self) -> RowTreatment | None:

@@ -120,6 +120,12 @@ class Account:
             return 0.0
         return _epsilon(math.sqrt((limit - self.mu) * (limit + self.mu)), self.delta)
 
+    @property
+    def share_used(self) -> float:
+        """The part of the cap that is used, as a share of μ²: epsilons do not add up."""
+        delta = self.delta - self.slack_delta
+        return 1.0 if delta <= 0 else min(1.0, self.mu / mu_of(self.cap, delta)) ** 2
+
     def require(self, silo: str | None, mu: float, slack_delta: float) -> None:
         """Refuse a release that does not fit; following the advice is always allowed."""
         if self.charged(mu, slack_delta).fits:

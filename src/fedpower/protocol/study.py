@@ -29,6 +29,7 @@ from fedpower.privacy.sensitivity import (
 )
 from fedpower.rows.networks import check_edge_weight
 from fedpower.sums.lattice import SIDE
+from fedpower.sums.local import FREE_ORDER_ROWS
 from fedpower.sums.survey import SCORE_CELLS, STAGES, Stage
 
 NoiseMode = Literal["none", "paper", "step", "covariance", "clipped"]
@@ -219,7 +220,6 @@ _MOMENT_TERMS = (
 _LARGEST_EPSILON = 60.0
 """A larger ε promises nothing, and e^ε times the sampler's 2⁻¹²⁰ would no longer be small."""
 
-FREE_ORDER_ROWS = 2 * 2**16
 PANEL_ROWS = 128
 _CENTRING = 10
 
@@ -290,16 +290,13 @@ class Budget:
         """Return what a silo adds to the answer to a query, in a sum over silos of these sizes."""
         return noise_for(sensitivity, self.price(label).multiplier, sizes, self._known)
 
-    def moment_noise(self, sizes: tuple[int, ...]) -> Noise:
+    def moment_noise(self, sizes: tuple[int, ...], *, by_itself: bool = False) -> Noise:
         """Return what a silo adds to its moment, or would add if it were all that the study asks for."""
-        return self._moment_noise(sizes, self._known)
-
-    def _moment_noise(self, sizes: tuple[int, ...], known: int | None) -> Noise:
         study = self.study
         price = self.price(COVARIANCE) if self.share(COVARIANCE) else Price(self.total_mu, 0.0)
         weight = study.mean_weight if study.center else 0.0
         change = of_moment(study.n_features, mean_weight=weight, per_unit=study.counted_per_unit)
-        return noise_for(change, price.multiplier, sizes, known)
+        return noise_for(change, price.multiplier, sizes, None if by_itself else self._known)
 
     @property
     def with_trace(self) -> bool:
@@ -327,7 +324,7 @@ class Budget:
         """Return the noise of what a silo of so many rows noises by itself, in units of the bound."""
         if self.study.noises_steps:
             return self.noise(PRODUCT, self.step_sensitivity(n_rows, center_norm), (n_rows,)).stds[0]
-        return self._moment_noise((n_rows,), None).stds[0] / (n_rows * float(SIDE) ** 2)
+        return self.moment_noise((n_rows,), by_itself=True).stds[0] / (n_rows * float(SIDE) ** 2)
 
 
 def longest_sum(n_rows: int, n_features: int) -> int:
@@ -439,21 +436,19 @@ def sums_moment(study: Study) -> bool:
 
 
 def worst_epsilon(study: Study) -> float:
-    """Return the most that a study can spend of one silo's rows: all attempts at a secure sum counted."""
-    return study.epsilon if study.budget is None else epsilon_of_attempts(study.budget, study.attempts)
+    """Return the most that a study can spend of one silo's rows: all attempts at a secure sum counted.
+
+    It holds at the study's δ, against the agreed colluders.
+    """
+    if study.budget is None or study.attempts == 1:
+        return study.epsilon
+    mu = study.budget.total_mu * math.sqrt(study.attempts)
+    return epsilon_within(mu, study.delta, study.attempts * study.budget.distance)
 
 
 def attempt_epsilon(study: Study, most: float) -> float:
     """Return the ε of each attempt with which all attempts of a study together spend ``most``."""
     return epsilon_of(mu_of(most, study.delta) / math.sqrt(study.attempts), study.delta)
-
-
-def epsilon_of_attempts(budget: Budget, attempts: int) -> float:
-    """Return the ε at the study's δ of so many attempts at a secure sum, against the agreed colluders."""
-    if attempts == 1:
-        return budget.study.epsilon
-    mu = budget.total_mu * math.sqrt(attempts)
-    return epsilon_within(mu, budget.study.delta, attempts * budget.distance)
 
 
 def epsilon_within(mu: float, delta: float, distance: float) -> float:

@@ -47,7 +47,7 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
                 f"{source.name} must have one row per person to be used with unit, got one rating per row"
             )
         return _one_row_per_person(table, own)
-    absent = [name for rule in own.rules for name in rule.columns if name not in kept]
+    absent = [name for name in own.columns if name not in kept]
     if absent:
         raise InputError(f"{source.name} must have the column '{absent[0]}' of a rule, got {shown(kept)}")
     require_alone(source.name, own)
@@ -149,9 +149,8 @@ def every_problem(sources: Iterable[RowSource], *, gaps: bool = False) -> Iterat
 def _problems_of(source: TableSource, *, gaps: bool) -> list[tuple[str, Problem, str]]:
     """Return the problems of a table: the column, what is wrong, and a sentence about it."""
     table = stored_table(source)
-    rules = (rules_of_source(source) or TableRules(rules=()).completed(source.columns)).rules
-    rules = tuple(rule for rule in rules if rule.kind != "drop")
-    columns = [name for rule in rules for name in rule.columns]
+    own = rules_of_source(source) or TableRules(rules=()).completed(source.columns)
+    rules, columns = own.kept, own.columns
     numbers = {name for rule in rules for name in rule.numbers}
     problems: dict[tuple[str, str, str], tuple[str, Problem, int, int]] = {}
     row = 0

@@ -193,12 +193,16 @@ class TableRules:
     rules: tuple[Rule, ...]
 
     @property
+    def kept(self) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self.rules if rule.kind != "drop")
+
+    @property
     def dropped(self) -> tuple[str, ...]:
         return tuple(rule.column for rule in self.rules if rule.kind == "drop")
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(name for rule in self.rules if rule.kind != "drop" for name in rule.columns)
+        return tuple(name for rule in self.kept for name in rule.columns)
 
     @property
     def comparison(self) -> Rule | None:
@@ -225,11 +229,11 @@ class TableRules:
         return hashlib.sha256(content.encode()).hexdigest()
 
     def completed(self, columns: Iterable[str]) -> "TableRules":
-        """Return a rule for each of these columns, in their order; those without one hold numbers."""
-        known = {rule.column: rule for rule in self.rules}
-        read = {name for rule in self.rules for name in rule.columns[1:]}
-        rules = (known.get(name) or Rule(column=name) for name in columns if name not in read)
-        return TableRules(rules=tuple(rules))
+        """Return a rule for each of these columns, in their order, and all drops; others hold numbers."""
+        known = {rule.column: rule for rule in self.kept}
+        read = {name for rule in self.kept for name in rule.columns[1:]}
+        rules = [known.get(name) or Rule(column=name) for name in columns if name not in read]
+        return TableRules(rules=(*rules, *(rule for rule in self.rules if rule.kind == "drop")))
 
     def ranges(self, features: Sequence[str]) -> tuple[tuple[float, float] | None, ...]:
         """Return what features are between, by the rules; None where these do not say."""
@@ -266,10 +270,9 @@ def table_rules(content: Any, where: str) -> TableRules:
         raise InputError(f"the rules in {where} must be a table from columns to rules, got {content!r}")
     rules = TableRules(rules=tuple(_rule(name, given, where) for name, given in content.items()))
     require_distinct(f"the rules in {where}", rules.features)
-    kept = [rule for rule in rules.rules if rule.kind != "drop"]
-    marked = sorted(rule.kind for rule in kept if rule.kind in ("person", "item") or rule.items)
-    if marked and (marked != ["item", "person", "rating"] or len(kept) > len(marked)):
-        got = ", ".join(f"{rule.column} = {rule.kind}" for rule in kept[:4])
+    marked = sorted(rule.kind for rule in rules.kept if rule.kind in ("person", "item") or rule.items)
+    if marked and (marked != ["item", "person", "rating"] or len(rules.kept) > len(marked)):
+        got = ", ".join(f"{rule.column} = {rule.kind}" for rule in rules.kept[:4])
         must = "a person, an item and a rating with its items, and nothing else but columns to drop"
         raise InputError(f"the rules in {where} must be {must}, got {got}")
     require_alone(f"the rules in {where}", rules)
@@ -281,7 +284,7 @@ def require_alone(called: str, rules: TableRules) -> None:
     only = rules.comparison
     if only is None:
         return
-    odd = [rule.column for rule in rules.rules if rule is not only and rule.kind != "drop"]
+    odd = [rule.column for rule in rules.kept if rule is not only]
     odd += [name for name in rules.dropped if name in only.columns]
     if odd:
         raise InputError(f"{called} must have comparisons and no other column, got '{odd[0]}'; drop it")
