@@ -28,11 +28,10 @@ from fedpower.estimator.fitting import (
 )
 from fedpower.estimator.terms import options_of
 from fedpower.exceptions import InputError, require
-from fedpower.files import write_whole
 from fedpower.linalg import Array
 from fedpower.options import Aggregation, Noise, NoiseKind, Person, Solver, Unit
 from fedpower.protocol.coordinator import Round
-from fedpower.report.page import notebook_cell, result_page
+from fedpower.report.page import notebook_cell
 from fedpower.report.result import Result, covariance_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem, ruled, rules_of_source
@@ -370,8 +369,7 @@ class FedPCA(TransformerMixin, BaseEstimator):
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write the report, one HTML page, to a file and return its path; an earlier file is replaced."""
         check_is_fitted(self)
-        write_whole(Path(path), result_page(self.result_))
-        return Path(path)
+        return self.result_.report(path)
 
     def to_sklearn(self) -> "PCA | Pipeline":
         """Return a scikit-learn PCA, or a pipeline that ends in one, with the same ``transform``."""
@@ -505,16 +503,6 @@ class FedCovariance(BaseEstimator):
         """Save the release as a folder and return its path."""
         return self.release_.save(folder, force=force)
 
-    @property
-    def covariance_(self) -> Array:
-        """The released covariance, in the units of the columns."""
-        return self.release_.covariance
-
-    @property
-    def location_(self) -> Array:
-        """The released mean; zero for ``center=False``."""
-        return self.release_.mean
-
     def _model(self) -> FedPCA:
         return FedPCA(
             1, noise="covariance", solver="upload", standardize=False, **self.get_params(deep=False)
@@ -525,6 +513,10 @@ class FedCovariance(BaseEstimator):
         self.codebook_ = self.release_.code_book
         keep_columns(self, model.n_features_in_, self.release_.feature_names)
         return self
+
+
+for _name, _place in {"covariance_": "covariance", "location_": "mean"}.items():
+    setattr(FedCovariance, _name, property(attrgetter(f"release_.{_place}")))
 
 
 def _per_row(name: str, given: Any, n_rows: int) -> NDArray[Any]:

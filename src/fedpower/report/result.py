@@ -297,6 +297,11 @@ class Result(Released):
             self.write_into(place)
         return Path(folder)
 
+    def report(self, path: str | PathLike[str] = "report.html") -> Path:
+        """Write the report, one HTML page, to a file and return its path; an earlier file is replaced."""
+        write_whole(Path(path), result_page(self))
+        return Path(path)
+
     def write_into(self, place: Path) -> None:
         """Write the files of the result into an existing folder."""
         files = {ARRAYS: {name: getattr(self, name) for name in _ARRAY_NAMES}}
@@ -437,13 +442,6 @@ _ARRAY_NAMES = (
     "feature_names", "components", "explained_variance", "explained_variance_ratio", "singular_values",
     "mean", "scale", "normalize", "center", "spectrum",
 )  # fmt: skip
-
-
-def write_report(folder: str | PathLike[str]) -> Path:
-    """Write the report of the result in a folder, from that folder alone, and return its path."""
-    page = Path(folder) / REPORT
-    write_whole(page, result_page(read_result(folder)))
-    return page
 
 
 def load(path: str | PathLike[str]) -> Result | Covariance:
