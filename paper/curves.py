@@ -10,7 +10,7 @@ from fedpower.estimator.fedpca import FedPCA
 from fedpower.estimator.terms import build_study, options_of
 from fedpower.linalg import Alignment
 from fedpower.options import SOLVERS, Auto
-from fedpower.protocol.schedule import decaying, every
+from fedpower.protocol.schedule import Decay, Schedule
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings
 from fedpower.protocol.study import NoiseMode, Study
 from paper.driven import TREATMENT
@@ -278,11 +278,11 @@ def _fedpower(curve: Curve, size: Size, n_silos: int) -> tuple[Study, SolverSett
         delta=0.0 if curve.noise == "none" else DELTA,
         n_steps=curve.n_steps if every_step else None,
     )
-    schedule = decaying if curve.schedule == "decaying" else every
+    decay: Decay = "decaying" if curve.schedule == "decaying" else "every"
     return study, PowerSettings(
         study=study,
         rank=size.rank,
-        schedule=schedule(curve.local_steps),
+        schedule=Schedule(local_steps=curve.local_steps, decay=decay),
         n_steps=curve.n_steps,
         alignment=curve.alignment,
         n_participants=_participants(curve, n_silos),

@@ -1,5 +1,6 @@
 """Shared fixtures, the hypothesis profile, and the tiers: a test without a tier's mark is a fast one."""
 
+import itertools
 import os
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from problems import Array, spiked_rows
 from tiers import FAST, IMPORT_TORCH, NAMED, TIERS, is_left_alone, named_in
 
@@ -61,3 +63,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def rows() -> Array:
     return spiked_rows()
+
+
+@pytest.fixture
+def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each silo draw noise of its own that is the same in every run of a test."""
+    seeds = itertools.count(3)
+
+    class Repeated(SystemNoise):
+        def __init__(self) -> None:
+            self.words = SeededNoiseForExperiments(next(seeds)).words  # type: ignore[method-assign]
+
+    monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", Repeated)

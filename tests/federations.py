@@ -15,7 +15,7 @@ from fedpower.protocol import coordinator as driving
 from fedpower.protocol.coordinator import Coordinator, Round, in_turn
 from fedpower.protocol.messages import AskMoment, AskQuery, AskSteps, Message, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude
-from fedpower.protocol.schedule import every
+from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings, UploadSettings, start
 from fedpower.protocol.study import NoiseMode, Study
@@ -41,7 +41,7 @@ def _study(noise: NoiseMode) -> Study:
 
 
 def _power(noise: NoiseMode = "none", **options: Any) -> PowerSettings:
-    return PowerSettings(study=_study(noise), rank=K, n_steps=T, schedule=every(2), **options)
+    return PowerSettings(study=_study(noise), rank=K, n_steps=T, schedule=Schedule(local_steps=2), **options)
 
 
 def _krylov(noise: NoiseMode = "none", **options: Any) -> KrylovSettings:

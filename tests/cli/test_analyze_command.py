@@ -76,26 +76,6 @@ def test_the_numbers_are_the_estimators_and_new_rows_are_flagged_where_they_are(
     assert np.isfinite([float(row["t2"]) for row in rows]).all()
 
 
-def test_rules_of_the_fit_turn_new_rows_into_numbers(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rules = """format = "fedpower-codebook/2"
-[rules]
-size = { ordered = ["small", "large"] }
-weight = { kind = "number", range = [0, 100], missing = "offset" }
-"""
-    Path("rules.toml").write_text(rules)
-    rng = np.random.default_rng(0)
-    rows = [
-        f"{('small', 'large')[large]},{70 + large + rng.normal():.3f}" for large in rng.integers(0, 2, 3000)
-    ]
-    Path("north.csv").write_text("\n".join(["size,weight", *rows]) + "\n")
-    succeed("fit", "north.csv", "-k", 1, "--epsilon", 20, "--codebook", "rules.toml", "-o", "result")
-    Path("new.csv").write_text("size,weight\nsmall,\nlarge,99\n")
-    succeed("analyze", "monitor", "result", "-k", 1, "--rows", "new.csv", "--flags", "flags.csv")
-    with Path("flags.csv").open() as stream:
-        assert [row["flag"] for row in csv.DictReader(stream)] == ["0", "1"]
-
-
 RATINGS = """format = "fedpower-codebook/2"
 [rules]
 user = "person"

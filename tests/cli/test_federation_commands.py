@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import math
 import re
 import shlex
 import shutil
@@ -104,14 +103,6 @@ def test_show_fills_in_what_was_left_out(here):
     shown = succeed("study", "show", "study.toml").stdout
     assert shown.endswith(f'\n[agrees]\nstudy = "{study.digest}"\n')
     assert facts["why_this_solver"].split()[0] in shown
-
-
-def test_an_exact_study_has_no_delta(here):
-    succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf", "-k", "auto")
-    study = read_study(Path("study.toml"))
-    assert (math.isinf(study.options.epsilon), study.options.delta) == (True, None)
-    facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
-    assert (facts["noise"], facts["n_components"], facts["solver"]) == ("none", "auto", "upload")
 
 
 def test_public_centres_and_scales_go_into_the_study_from_files(here):

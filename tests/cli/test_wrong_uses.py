@@ -37,7 +37,6 @@ STUDY --columns age,patient --unit patient -k 1 --epsilon 1 --row-norm 1 | patie
 # Networks
 fit edges.csv --network edge --epsilon 1 | edges.csv
 fit edges.csv --network edge --epsilon 1 --nodes few.txt | edges.csv
-fit heavy.csv --network edge --epsilon 1 --nodes nodes.txt | heavy.csv
 fit heavy.csv --network edge --epsilon 1 --nodes nodes.txt --edge-weight 1e300 | --edge-weight
 fit north.csv --network edge --epsilon 1 --nodes nodes.txt | north.csv
 analyze communities linked -k 2 --labels odd.csv | labels
@@ -46,25 +45,16 @@ analyze communities kept -k 2 | communities
 STUDY -k 1 --epsilon 1 --network edge | --network
 # Privacy parameters
 fit north.csv -k 2 --epsilon 0 --normalize | --epsilon
-fit north.csv -k 2 --epsilon nan --normalize | --epsilon
 fit north.csv -k 2 --epsilon small --normalize | --epsilon
 fit north.csv -k 2 --epsilon inf --scores-epsilon 0.1 | --scores-epsilon
-fit north.csv -k 1 --epsilon 1 --normalize --scores-epsilon 0.1 | --scores-epsilon
-fit north.csv -k 2 --epsilon 1 --normalize --noise paper --scores-epsilon 0.1 | --scores-epsilon
-fit north.csv -k 2 --epsilon 1 --row-norm 1 --normalize | --row-norm
 fit north.csv -k 2 --epsilon 1 --solver krylov | --row-norm
-fit north.csv -k 2 --epsilon 1 --codebook none.toml | none.toml
 fit north.csv --prepare-only --epsilon inf | epsilon
 fit north.csv PRIVATE --aggregation secure | secure sum
 fit north.csv south.parquet east.csv -k 2 --epsilon inf --aggregation secure | --aggregation
-fit north.csv south.parquet east.csv PRIVATE --aggregation secure --noise step | --aggregation
 analyze correlate none | none
 audit --epsilon inf | --epsilon
 # Components and iterations
-fit north.csv -k 0 --epsilon inf | -k
 fit north.csv -k 6 --epsilon inf | -k
-fit north.csv -k 1.5 --epsilon inf | -k
-fit north.csv -k auto --epsilon 1 --row-norm 10 --noise step | -k
 plan --n-features 9 --rows 2x50 -k 2 --epsilon 1 --gap=-1 | gap
 fit north.csv EXACT --device tpu | device
 # Files
@@ -84,7 +74,6 @@ fit everybody.csv --groups ward EXACT | everybody.csv
 fit north.csv EXACT --scale-file scale.csv | scale.csv
 fit north.csv EXACT --scale-file twofold.csv | twofold.csv
 fit north.csv EXACT --scale-file foreign.csv | foreign.csv
-fit north.csv EXACT --scale-file zero.csv | scale
 fit north.csv EXACT --scale-file missing.csv | missing.csv
 fit north.csv EXACT --scale-file three.npy | scale
 fit north.csv EXACT --scale-file nowhere.csv | nowhere.csv
@@ -174,7 +163,6 @@ export model --to plink --rows east.csv --id-column x -o out | east.csv
 export model --to plink --rows holes.csv -o out | holes.csv
 plan -k 3 --epsilon 1 | --n-features
 plan --n-features 30 --rows 20000 -k 3 --epsilon 1 --gap 0.1 --spectrum 1 | --gap
-plan --n-features 30 --rows 20000 -k 3 --epsilon 1 --gap 0.9 | gap
 plan --n-features 30 --rows 20000 -k 3 --epsilon 1 --spectrum a,b | --spectrum
 plan --n-features 3 --rows 0 -k 1 --epsilon 1 | --rows
 plan x.npy --n-features 3 --rows 9 -k 1 --epsilon 1 | --n-features
@@ -192,7 +180,6 @@ analyze means kept --null age=old | --null
 analyze factor kept -k 4 | n_factors
 analyze correlate model | covariance
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --solver krylov | --solver
-fit north.csv south.parquet east.csv PRIVATE --aggregation secure --colluders 3 | collude
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --identity north=nowhere.pem | identity
 """
 """Each a command and what its sentence must name; -o new where there is no -o."""
@@ -202,17 +189,15 @@ OPTIONS = {
     "--local-steps 0; --min-silos 2; --deadline 0; --seed -1; --columns ,; --separator ';'; --decimal ';'; "
     "--encoding klingon; --rename weight; --rename shoe=foot; --ledger .",
     "fit north.csv PRIVATE": "--unit ''; --rows-per-unit 3; --delta 1; --data-version 2",
-    "fit north.csv -k 2 --epsilon 1 --normalize": "--scores-epsilon 0.8; --scores-epsilon 1e-05",
     "fit north.csv -k 2 --epsilon 1": "--range age=120:0; --range weather=0:1; --row-norm=-1; --row-norm 1e+308",
     "fit north.csv PRIVATE --ledger .": "--data-version west=2; --data-version 'last spring'",
 }
 """By command the options that it refuses, and names."""
 
 FILES = """
-nowhere.csv notes.txt empty.csv header.csv ragged.csv junk.csv cut.parquet bad.svm bad.toml
-twice.csv index.csv holes.csv infinite.npy everybody.csv dates.csv words.npy complex.npy objects.npy
-large.npy three.npy cube.npy doubt.csv mixed.csv thousands.csv umlaut.csv hollow occupied scattered
-ward.xlsx cut.xlsx keys.toml duck.toml stray.toml
+nowhere.csv notes.txt empty.csv header.csv ragged.csv junk.csv cut.parquet bad.toml index.csv
+holes.csv infinite.npy everybody.csv three.npy umlaut.csv hollow occupied scattered ward.xlsx
+cut.xlsx keys.toml duck.toml stray.toml
 """
 """Each refused by `fedpower fit FILE`, and named."""
 
@@ -242,18 +227,11 @@ TEXTS = {
     "empty.csv": "",
     "header.csv": "age,bmi,sbp,dbp,hdl\n",
     "ragged.csv": "a,b\n1,2\n3\n",
-    "twice.csv": "a,a\n1,2\n3,4\n",
     "twofold.csv": "age,1\nbmi,1\nage,2\nsbp,1\ndbp,1\nhdl,1\n",
     "foreign.csv": "age,1\nbmi,1\nsbp,1\ndbp,1\nhdl,1\nshoe,1\n",
-    "zero.csv": "age,1\nbmi,0\nsbp,1\ndbp,1\nhdl,1\n",
     "missing.csv": "age,1\nbmi,nan\nsbp,1\ndbp,1\nhdl,1\n",
     "index.csv": ",a,b\n0,1,2\n1,3,5\n",
-    "dates.csv": "a,b\n2020-01-01,2\n2020-01-02,4\n",
-    "bad.svm": "1 1:x\n",
     "bad.toml": "silo = [\n",
-    "doubt.csv": "a;b,c\n3;4,5\n6;7,8\n",
-    "mixed.csv": "a;b\n1,5;2.5\n3;4\n",
-    "thousands.csv": "a;b\n1,500;2\n3;4\n",
     "other.csv": "age,gewicht,sbp,dbp,hdl\n1,2,3,4,5\n2,3,5,7,1\n",
     "keys.toml": '[data]\npath = "north.csv"\nsheet = "A"\n',
     "duck.toml": '[data]\nquery = "SELECT * FROM visits"\ndatabase = "duckdb:///none.duckdb"\n',
@@ -331,13 +309,8 @@ TEXTS |= {
 ARRAYS = {
     "three.npy": np.ones(3),
     "ones.npy": np.ones((4, 2)),
-    "words.npy": np.array([["a", "b"]]),
-    "cube.npy": np.ones((2, 2, 2)),
-    "complex.npy": np.ones((3, 3), complex),
-    "objects.npy": np.array([[1, None]], dtype=object),
     "infinite.npy": np.array([[1, np.inf], [1, 2]]),
     "one.npy": np.ones((1, 5)),
-    "large.npy": np.array([[1, 2**53 + 1], [3, 4]]),
     "wide.npy": np.ones((3, 4)),
 }
 

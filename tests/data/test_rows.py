@@ -106,9 +106,6 @@ def test_equal_treatments_have_equal_digests_and_others_differ():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"scale": [1.0, 0.0]}, "scale must be positive in every column.*column 2"),
-        ({"scale": [1.0, np.nan]}, "scale must be finite in every column, got nan for column 2"),
-        ({"center": [[1.0]]}, "center must be a vector of finite numbers"),
         ({"center": ["a"]}, "center must be a vector of finite numbers"),
         ({"row_norm": 0.0}, "row_norm must be a positive finite number, got 0.0"),
         ({"row_norm": "3"}, "row_norm must be a positive finite number, got '3'"),
@@ -126,19 +123,6 @@ def test_bad_parameters_are_refused(options, words):
 
 
 COLUMNS = ("a", "b", "c")
-
-
-def test_labels_are_matched_to_the_columns():
-    values = pd.Series({"c": 3.0, "a": 1.0, "b": 2.0})
-    assert public_vector("scale", values, columns=COLUMNS).tolist() == [1, 2, 3]
-
-
-@pytest.mark.parametrize("values", [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3]), pd.Series([1.0, 2.0, 3.0])])
-@pytest.mark.parametrize("columns", [None, COLUMNS])
-def test_values_without_labels_are_taken_by_place(values, columns):
-    vector = public_vector("scale", values, columns=columns)
-    assert vector.tolist() == [1, 2, 3]
-    assert not vector.flags.writeable
 
 
 @pytest.mark.parametrize(

@@ -161,14 +161,6 @@ def test_text_and_blobs_among_numbers_are_refused_at_their_row(path, cell, word)
     assert f"column 'b' of the query must hold numbers, got {word} at row 301; drop" in message
 
 
-def test_a_null_is_a_missing_value(path):
-    execute(path, "CREATE TABLE t (a, b)", "INSERT INTO t VALUES (1, NULL), (1, 2)")
-    assert "column 'b' of the query must hold finite numbers, got a missing value" in refused(
-        query("SELECT a, b FROM t", path)
-    )
-    assert read_all(open_source(query("SELECT a, b FROM t", path), drop=["b"])).tolist() == [[1], [1]]
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -9,7 +9,6 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from row_forms import in_parts, read_all, sample_rows, saved, write_xlsx
@@ -235,11 +234,6 @@ def test_a_sheet_must_be_there_and_hold_something(book, tmp_path):
     assert "the first line of" in refused(tmp_path / "numbers.xlsx")
     write_xlsx(tmp_path / "heading.xlsx", A=[["a", "b"]])
     assert "must have at least one row, got none" in refused(tmp_path / "heading.xlsx")
-
-
-def test_a_dataset_of_csv_is_read(tmp_path):
-    texts = in_parts(ROWS, tmp_path, pyarrow.csv.write_csv, ".csv")
-    np.testing.assert_array_equal(read_all(open_source(ds.dataset(texts, format="csv")), 7), ROWS)
 
 
 def test_a_query_is_run_in_batches_and_in_order():

@@ -16,7 +16,7 @@ from fedpower.engines.inprocess import Pace, available_cores, blas_threads, read
 from fedpower.exceptions import InputError, ProtocolError
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.messages import Message
-from fedpower.protocol.schedule import decaying, every
+from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import PowerSettings
 from fedpower.rows.networks import open_network
@@ -25,7 +25,12 @@ from fedpower.rules.treatment import RowTreatment
 from problems import spiked_rows, split
 from runs import drive, exact_study, make_coordinator, make_silos
 
-SETTINGS = PowerSettings(study=exact_study(12, 3, center=True), rank=3, n_steps=8, schedule=decaying(3))
+SETTINGS = PowerSettings(
+    study=exact_study(12, 3, center=True),
+    rank=3,
+    n_steps=8,
+    schedule=Schedule(local_steps=3, decay="decaying"),
+)
 SIZES = [100, 200, 300]
 
 
@@ -99,7 +104,7 @@ def test_edges_are_read_where_the_study_protects_edges_of_that_weight_alone() ->
 
 # When a round is over: the rule, and an engine that obeys it. No test looks at a clock.
 
-EVERY_STEP = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=8, schedule=every(1))
+EVERY_STEP = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=8, schedule=Schedule())
 LONG = 300.0
 """Seconds that no test waits for: a round that ends does so for another reason."""
 

@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.fits import fed_pca
 from budgets import ledgers_in, spent
-from fedpower import Edge, FedCommunities, FedCovariance, FedPCA, load
+from fedpower import Edge, FedCommunities, FedCovariance, FedPCA
 from fedpower.analysis import Communities, agreement
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning
 from fedpower.exceptions import BudgetError, InputError
@@ -112,14 +112,6 @@ def test_a_ledger_books_edges_once_and_refuses_what_it_cannot_pay(tmp_path, aggr
         assert np.array_equal(again.release_.pooled.covariance, model.release_.pooled.covariance)
     with pytest.raises(BudgetError):
         FedCommunities(K, epsilon=1.1).fit_silos(LAYERS, ledgers=ledgers)
-
-
-def test_other_numbers_of_communities_come_from_the_same_release(by_edge, tmp_path):
-    by_edge.save(tmp_path / "out")
-    found = Communities(2, labels={"v000": "x", "v059": "y"}).fit(load(tmp_path / "out"))
-    assert found.labels_.max() == 1
-    assert found.account().facts["n_compared"] == 2
-    assert np.array_equal(found.eigenvalues_, by_edge.eigenvalues_[:2])
 
 
 @pytest.mark.slow

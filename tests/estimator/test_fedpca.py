@@ -20,10 +20,9 @@ from benchmarks.fits import fed_pca
 from benchmarks.preparation import MOST_DEGREES, MOST_OFF
 from benchmarks.preparation import units_error as measured
 from benchmarks.preparation import units_rows as rows_of
-from fedpower import CodeBook, FedPCA
+from fedpower import FedPCA
 from fedpower.exceptions import InputError
 from fedpower.linalg import fix_signs, sin_theta
-from fedpower.privacy.noise import SeededNoiseForExperiments
 from problems import Array, spiked_rows, split
 
 INF = float("inf")
@@ -237,37 +236,6 @@ def test_uncentred_columns_are_divided_by_their_root_mean_squares(solver):
     model = FedPCA(2, epsilon=INF, center=False, solver=solver).fit_silos(SILOS)
     assert degrees(model.components_, truth) < 1e-5
     np.testing.assert_allclose(model.result_.scale, np.sqrt(np.mean(ROWS**2, axis=0)), rtol=1e-9)
-
-
-def test_few_wide_rows_are_standardised_from_their_factors():
-    d = 8_200  # wider than moments are uploaded
-    rows = np.random.default_rng(0).standard_normal((40, d)) * np.geomspace(1, 100, d) + 5
-    rows[:, ::2] *= rows[:, :1]
-    model = FedPCA(2, epsilon=INF, solver="krylov").fit_silos([rows[:15], rows[15:]])
-    theirs = PCA(2, svd_solver="full").fit(StandardScaler().fit_transform(rows))
-    assert [each["kind"] for each in model.result_.rounds] == ["factor"]
-    assert degrees(model.components_, theirs.components_) < 1e-5
-    np.testing.assert_allclose(model.explained_variance_ratio_, theirs.explained_variance_ratio_)
-
-
-@pytest.mark.parametrize("standardize", [True, False])
-def test_a_code_book_and_found_scales_change_nothing_but_the_noise(standardize):
-    book = FedPCA(1, epsilon=50.0).prepare_silos(SILOS)
-    exact = FedPCA(3, epsilon=INF, standardize=standardize).fit_silos(SILOS)
-    for solver in ("upload", "krylov"):
-        told = {"standardize": standardize, "codebook": book, "solver": solver}
-        by_book = fed_pca(3, epsilon=INF, **told).fit_silos(SILOS)
-        assert degrees(by_book.components_, exact.components_) < 5.0  # the bound shortens rows
-        np.testing.assert_allclose(by_book.explained_variance_, exact.explained_variance_, rtol=0.3)
-    units = np.arange(1.0, 7.0)
-    scaled = FedPCA(3, epsilon=INF, standardize=False, codebook=CodeBook(scale=units)).fit_silos(SILOS)
-    assert degrees(scaled.components_, PCA(3).fit(ROWS / units).components_) < 1e-5
-
-
-@pytest.fixture
-def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = lambda: SeededNoiseForExperiments(3)  # noqa: E731
-    monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", make)
 
 
 @pytest.mark.parametrize("standardize", [True, False])

@@ -75,6 +75,9 @@ class Ground(LocalFederation):
         self.sentences: list[str] = []
         self.rounds: list[dict] = []
 
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
     def place(self, party: str) -> Path:
         return self.kits / party
 

@@ -1,10 +1,11 @@
 """Made-up runs in which the paper's sentences and ours are true, and ways to make each of them false."""
 
 from collections.abc import Callable
+from itertools import takewhile
 
 import numpy as np
 
-from fedpower.protocol.schedule import decaying, every
+from fedpower.protocol.schedule import Decay, Schedule
 from paper.curves import Curve, curves_of
 from paper.runs import Point, Run
 from paper.settings import Settings
@@ -57,8 +58,9 @@ def _steps(curve: Curve) -> list[int]:
         return [40]
     if curve.solver == "krylov":
         return list(range(4, 41, 4))
-    schedule = decaying if curve.schedule == "decaying" else every
-    return list(schedule(curve.local_steps).rounds(curve.n_steps))
+    decay: Decay = "decaying" if curve.schedule == "decaying" else "every"
+    steps = Schedule(local_steps=curve.local_steps, decay=decay).steps()
+    return list(takewhile(lambda step: step <= curve.n_steps, steps))
 
 
 def _error(curve: Curve, step: int) -> float:

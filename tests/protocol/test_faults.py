@@ -19,7 +19,7 @@ from fedpower.protocol.coordinator import (
     in_turn,
 )
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message, Refusal
-from fedpower.protocol.schedule import decaying, every
+from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings
 from fedpower.protocol.solvers.shared import SiloSampler
@@ -28,7 +28,9 @@ from problems import spiked_rows, split
 from runs import exact_study, make_coordinator, make_silos, solve
 
 SIZES = [100, 150, 150, 200]
-SETTINGS = PowerSettings(study=exact_study(12, 3, center=True), rank=3, n_steps=6, schedule=every(2))
+SETTINGS = PowerSettings(
+    study=exact_study(12, 3, center=True), rank=3, n_steps=6, schedule=Schedule(local_steps=2)
+)
 
 
 def federation(min_silos: int | None = None) -> tuple[Coordinator, dict[str, Silo]]:
@@ -167,7 +169,7 @@ def test_an_impossible_number_of_participants_is_refused(count):
 
 def test_sampled_participation_asks_the_drawn_and_the_first_silo_and_the_same_after_the_last_round():
     parts = split(spiked_rows(), [100, 100, 200, 200])
-    _, coordinator, _ = solve(parts, n_steps=5, schedule=every(2), n_participants=2, seed=3)
+    _, coordinator, _ = solve(parts, n_steps=5, schedule=Schedule(local_steps=2), n_participants=2, seed=3)
     for closed in coordinator.history[1:]:
         assert "silo-0" in closed.asked
         assert len(closed.asked) <= 3
@@ -199,7 +201,9 @@ def test_the_first_k_answers_close_a_round_which_lets_go_of_what_was_asked():
 def test_when_the_reference_silo_is_silent_another_takes_its_place():
     parts = split(spiked_rows(), [150] * 4)
     silos = make_silos(parts, 3)
-    settings = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=40, schedule=decaying(4))
+    settings = PowerSettings(
+        study=exact_study(12, 3), rank=3, n_steps=40, schedule=Schedule(local_steps=4, decay="decaying")
+    )
     coordinator = make_coordinator(silos, settings, min_silos=3)
 
     def without_the_first(questions: tuple[Message, ...]) -> Asking:

@@ -10,7 +10,7 @@ from msgspec import structs
 from fedpower.linalg import is_orthonormal, sin_theta
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.silo import ExactReleases
-from fedpower.protocol.solvers import KrylovSettings, UploadSettings
+from fedpower.protocol.solvers import KrylovSettings
 from problems import ArrayMoment, spiked_rows, split
 from runs import D, drive_late, exact_study, leading, make_silos, n_rounds, pooled, rotated, run
 
@@ -82,24 +82,6 @@ def test_breakdown_and_small_dimensions_end_well(rows, rank, width, local):
         assert solution.vectors.shape == (rows.shape[1], width)
         assert is_orthonormal(solution.vectors, 1e-10)
         np.testing.assert_allclose(solution.values[:rank], values[:rank], atol=1e-9)
-
-
-def test_a_fraction_of_variance_finds_the_same_rank_as_the_moment():
-    parts = rotated(3)
-    for fraction in (0.3, 0.8, 0.99):
-        solution, _ = run(parts, rank=fraction, tol=1e-8)
-        silos = make_silos(parts, D)
-        expected, _ = drive_late(UploadSettings(study=silos["silo-0"].study, rank=fraction), silos)
-        assert solution.rank == expected.rank
-        truth = leading(pooled(parts), expected.rank)
-        assert sin_theta(solution.vectors[:, : solution.rank], truth) < 1e-7
-
-
-def test_centring_is_that_of_the_pooled_rows():
-    parts = [part + 3 * place for place, part in enumerate(rotated(4))]
-    solution, _ = run(parts, center=True)
-    assert sin_theta(solution.basis, leading(pooled(parts, center=True), 3)) < 1e-9
-    np.testing.assert_allclose(solution.center, np.vstack(parts).mean(axis=0))
 
 
 @EITHER

@@ -1,5 +1,7 @@
 """Identities: where the federated method must give exactly what pooled data give."""
 
+from itertools import takewhile
+
 import numpy as np
 import private_silos
 import pytest
@@ -12,7 +14,7 @@ from fedpower.exceptions import InputError
 from fedpower.linalg import orth, sin_theta
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
-from fedpower.protocol.schedule import decaying, every, explicit, halving
+from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.silo import take_local_steps
 from fedpower.protocol.solvers import PowerSettings
 from problems import Array, ArrayMoment, spiked_rows, split
@@ -48,7 +50,15 @@ def test_with_a_round_at_every_step_alignment_and_reference_change_nothing(rows,
     np.testing.assert_allclose(other.basis, plain.basis, atol=1e-12)
 
 
-@pytest.mark.parametrize("schedule", [every(2), every(5), decaying(4), explicit({7})])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(local_steps=2),
+        Schedule(local_steps=5),
+        Schedule(local_steps=4, decay="decaying"),
+        Schedule(explicit=(7,)),
+    ],
+)
 @pytest.mark.parametrize("reference", ["first", "active", "broadcast"])
 def test_identical_silos_make_any_schedule_equal_the_central_power_method(rows, schedule, reference):
     solution, _, bases = solve([rows] * 4, n_steps=7, schedule=schedule, reference=reference)
@@ -69,7 +79,7 @@ def test_every_broadcast_and_the_output_are_orthonormal(local_steps, n_steps, se
     solution, _, bases = solve(
         parts,
         n_steps=n_steps,
-        schedule=decaying(local_steps),
+        schedule=Schedule(local_steps=local_steps, decay="decaying"),
         reference=reference,
         n_participants=participants,
     )
@@ -83,8 +93,8 @@ def test_both_output_rules_agree_with_the_formulas_of_the_paper(rows):
     parts = split(rows, [150, 150, 300])
     moments = [ArrayMoment(part).moment() for part in parts]
     weights = [0.25, 0.25, 0.5]
-    inside, _, bases = solve(parts, n_steps=4, schedule=every(2))
-    outside, _, bases5 = solve(parts, n_steps=5, schedule=every(2))
+    inside, _, bases = solve(parts, n_steps=4, schedule=Schedule(local_steps=2))
+    outside, _, bases5 = solve(parts, n_steps=5, schedule=Schedule(local_steps=2))
     start = bases[0]
 
     def procrustes(basis: Array, reference: Array) -> Array:
@@ -162,7 +172,7 @@ def test_with_one_local_step_it_is_algorithm_1():
 def test_it_passes_the_bias_floor_of_local_power(local_steps):
     for seed in range(2):
         parts, truth = heterogeneous(seed, 0.5)
-        options = {"iteration_rank": 4, "schedule": every(local_steps), "seed": seed}
+        options = {"iteration_rank": 4, "schedule": Schedule(local_steps=local_steps), "seed": seed}
         plain, _, _ = solve(parts, max_rounds=60, **options)
         corrected, _, _ = solve(parts, max_rounds=60, corrected=True, **options)
         assert sin_theta(plain.basis, truth) > 1e-3
@@ -172,7 +182,7 @@ def test_it_passes_the_bias_floor_of_local_power(local_steps):
 def test_it_stops_at_tol_and_says_so():
     parts, truth = heterogeneous(1, 0.3)
     found, coordinator, _ = solve(
-        parts, iteration_rank=4, schedule=every(6), corrected=True, tol=1e-7, max_rounds=200
+        parts, iteration_rank=4, schedule=Schedule(local_steps=6), corrected=True, tol=1e-7, max_rounds=200
     )
     assert found.converged
     assert sin_theta(found.basis, truth) < 1e-6
@@ -199,24 +209,28 @@ def test_in_moment_mode_it_is_post_processing():
 # Schedules against a brute-force reading of the equations
 
 
+def rounds(schedule: Schedule, n_steps: int) -> tuple[int, ...]:
+    """Return the steps of the rounds among the first ``n_steps``: the paper's I_T without 0."""
+    return tuple(takewhile(lambda step: step <= n_steps, schedule.steps()))
+
+
 @given(p=st.integers(1, 12), n_steps=st.integers(1, 60))
 def test_rounds_are_those_of_the_equations(p, n_steps):
     """[FP eqs. 3.1 and 3.11], and intervals that are halved."""
     possible, places = set(range(1, n_steps + 1)), range(n_steps + 1)
-    for schedule, interval in ((decaying(p), lambda i: p - i), (halving(p), lambda i: p // 2**i)):
+    for schedule, interval in (
+        (Schedule(local_steps=p, decay="decaying"), lambda i: p - i),
+        (Schedule(local_steps=p, decay="halving"), lambda i: p // 2**i),
+    ):
         expected = {sum(max(interval(i), 1) for i in range(last + 1)) for last in places} & possible
-        assert schedule.rounds(n_steps) == tuple(sorted(expected))
-    assert every(p).rounds(n_steps) == tuple(t for t in range(1, n_steps + 1) if t % p == 0)
+        assert rounds(schedule, n_steps) == tuple(sorted(expected))
+    assert rounds(Schedule(local_steps=p), n_steps) == tuple(t for t in range(1, n_steps + 1) if t % p == 0)
 
 
 def test_the_paper_s_setting_takes_nine_rounds_and_explicit_steps_are_taken_as_they_are():
-    assert decaying(2).rounds(10) == (2, 3, 4, 5, 6, 7, 8, 9, 10)
-    assert explicit([5, 2, 9]).rounds(7) == (2, 5)
-    assert explicit({10}).rounds(10) == (10,)
-    assert explicit({4}).last_step == 4
-
-
-@pytest.mark.parametrize("bad", [lambda: every(0), lambda: explicit([]), lambda: explicit([0, 2])])
-def test_a_schedule_that_cannot_be_is_refused_in_one_sentence(bad):
-    with pytest.raises(InputError, match="must be"):
-        bad()  # type: ignore[operator]
+    assert rounds(Schedule(local_steps=2, decay="decaying"), 10) == (2, 3, 4, 5, 6, 7, 8, 9, 10)
+    assert rounds(Schedule(explicit=(2, 5, 9)), 7) == (2, 5)
+    assert rounds(Schedule(explicit=(10,)), 10) == (10,)
+    assert Schedule(explicit=(4,)).last_step == 4
+    with pytest.raises(InputError, match="local_steps must be at least 1, got 0"):
+        Schedule(local_steps=0)

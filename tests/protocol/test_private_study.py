@@ -14,7 +14,7 @@ from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Coordinator, Round, drive, in_turn
 from fedpower.protocol.outcome import SMOOTHED, state_privacy
-from fedpower.protocol.schedule import every
+from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers import PowerSettings
 
 SIZES = {"north": 300, "south": 300, "east": 300, "west": 300}
@@ -41,7 +41,7 @@ def upload(names=SIZES):
 
 
 def state(study, *, sizes=None, asked=None):
-    stated = state_privacy(study, study.budget, sizes or SIZES, rounds(1, 2, 3) if asked is None else asked)
+    stated = state_privacy(study, sizes or SIZES, rounds(1, 2, 3) if asked is None else asked)
     return stated, *stated.protections
 
 
@@ -105,7 +105,7 @@ def test_one_silo_alone_hides_nothing_from_the_public():
 
 def test_a_study_without_noise_promises_nothing():
     study = replace(STEP, noise="none", epsilon=math.inf, delta=0.0, n_steps=None)
-    stated = state_privacy(study, study.budget, SIZES, rounds(1))
+    stated = state_privacy(study, SIZES, rounds(1))
     assert not stated.is_private
     assert "NOT PRIVATE" in str(stated)
     assert stated.protections == ()
@@ -119,7 +119,9 @@ def test_a_whole_run_spends_what_is_stated_at_every_silo_and_what_was_asked_for(
     silos = {}
     for seed, (name, ledger) in enumerate(ledgers.items()):
         silos[name] = private_silo(study, ledger, rows=bounded_rows(200, seed=seed), name=name)
-    solver = PowerSettings(study=study, rank=R, schedule=every(2), n_steps=T).solve(np.random.default_rng(0))
+    solver = PowerSettings(study=study, rank=R, schedule=Schedule(local_steps=2), n_steps=T).solve(
+        np.random.default_rng(0)
+    )
     coordinator = Coordinator(solver, list(silos), study=study, run="run")
     drive(coordinator, in_turn(silos))
     _, against, _ = state(study, sizes=dict.fromkeys(silos, 200), asked=coordinator.history)

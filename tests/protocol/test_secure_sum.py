@@ -126,7 +126,7 @@ def kinds(coordinator):
 
 
 def stated(coordinator, study):
-    return state_privacy(study, study.budget, coordinator.outcome.sizes, coordinator.history[1:])
+    return state_privacy(study, coordinator.outcome.sizes, coordinator.history[1:])
 
 
 def looks_uniform(words):

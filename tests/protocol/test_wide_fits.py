@@ -71,8 +71,10 @@ def test_silos_whose_sum_alone_may_count_are_asked_for_blocks():
     assert sin_theta(solution.vectors[:, :3], vectors[:, :3]) < 1e-8
 
 
-@pytest.mark.parametrize(("kind", "normalize"), [("dense", True), ("sparse", False), ("float32", False)])
-def test_a_fit_of_few_wide_rows_is_the_pooled_one(kind, normalize):
+@pytest.mark.parametrize(
+    ("kind", "treated"), [("dense", "normalize"), ("dense", "standardize"), ("sparse", ""), ("float32", "")]
+)
+def test_a_fit_of_few_wide_rows_is_the_pooled_one(kind, treated):
     parts: list[Any] = [np.round(part, 2) for part in wide_rows(1)]
     rows = np.vstack(parts)
     if kind == "sparse":
@@ -80,12 +82,13 @@ def test_a_fit_of_few_wide_rows_is_the_pooled_one(kind, normalize):
     if kind == "float32":
         parts = [part.astype(np.float32) for part in parts]
         rows = np.vstack(parts).astype(np.float64)
-    if normalize:
+    book, standardize = CodeBook(normalize=treated == "normalize"), treated == "standardize"
+    model = FedPCA(3, epsilon=math.inf, standardize=standardize, codebook=book, random_state=0)
+    model.fit_silos(parts)
+    if book.normalize:
         rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    model = FedPCA(
-        3, epsilon=math.inf, standardize=False, codebook=CodeBook(normalize=normalize), random_state=0
-    ).fit_silos(parts)
     about = rows - rows.mean(axis=0)
+    about = about / rows.std(axis=0) if standardize else about
     _, sizes, right = np.linalg.svd(about, full_matrices=False)
     assert [each["kind"] for each in model.history_] == ["factor"]
     assert sin_theta(model.components_.T, right[:3].T) < 1e-9

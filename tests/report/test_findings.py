@@ -13,9 +13,7 @@ from parsed_page import parsed, words
 from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, load
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.report.page import result_page as page
-from fedpower.report.view import cause_of_noise
 
 Array = NDArray[np.float64]
 KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "standardize": False}
@@ -131,15 +129,8 @@ CAUSES: list[tuple[Array, dict[str, float], str]] = [
 
 
 @pytest.mark.parametrize(("data", "terms", "cause"), CAUSES)
-def test_the_warning_names_the_cause(data, terms, cause, monkeypatch):
+@pytest.mark.usefixtures("seeded")
+def test_the_warning_names_the_cause(data, terms, cause):
     """Noise counts as a component with probability 1% at most by the rule: the noise is seeded."""
-    seeded = lambda: SeededNoiseForExperiments(1)  # noqa: E731
-    monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", seeded)
     with pytest.warns(NoiseWarning, match=cause):
         fed_pca(2, **{"epsilon": 0.5, "delta": 1e-6, **terms}).fit(data)
-
-
-def test_a_fit_that_found_something_has_no_cause_to_name():
-    found = normal(20_000) * [5, 1, 1, 1, 1]
-    private = FedPCA(1, epsilon=1.0, standardize=False, codebook=CodeBook(row_norm=9.0))
-    assert cause_of_noise(private.fit(found).result_) is None

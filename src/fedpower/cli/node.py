@@ -1,6 +1,5 @@
 """`fedpower node`: keys and certificates of the parties of a study, and each party's one process."""
 
-import logging
 import math
 import os
 import sys
@@ -15,7 +14,7 @@ from fedpower.cli.options import PATH, option, options, output
 from fedpower.estimator.fit_warnings import weights_summary
 from fedpower.exceptions import InputError
 from fedpower.federation import needs_flare
-from fedpower.federation.processes import end_with_starter, wait_for_signal
+from fedpower.federation.processes import end_with_starter, log_to_console, wait_for_signal
 from fedpower.federation.silo_file import OpenSilo, open_silo, read_silo
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.accounting import epsilon_of
@@ -260,7 +259,7 @@ def start(kit: Path, silo_file: Path | None, *, part: str | None, place: Path | 
         for column, why in doubtful(held.moment.source):
             _say(f"column {column!r} {why} {ONLY_YOU}; if it is not a measurement, propose to drop it")
         _say(f"silo {own.name} of study {study.name} ({study.digest[:12]})")
-        _log_to_console()
+        log_to_console()
         vault = Vault(held.silo, study)
         if place is not None:
             raise SystemExit(run_vault(vault, place, own, say=_say))
@@ -271,7 +270,7 @@ def _coordinate(opened: Any) -> NoReturn:
     from fedpower.federation.coordinator import CoordinatorService  # noqa: PLC0415
 
     opened.check()
-    _log_to_console()
+    log_to_console()
     CoordinatorService(opened).start()
     study = opened.study
     _say(f"coordinator of study {study.name} ({study.digest[:12]}) at {study.host}:{study.port}")
@@ -298,11 +297,6 @@ def approve(kit: Path, silo_file: Path | None, *, as_json: bool) -> None:
             "Nobody was contacted and nothing was charged.",
             f'To agree to exactly this study, add to {own.path}:\n[agrees]\nstudy = "{study.digest}"',
         )
-
-
-def _log_to_console() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
-    logging.getLogger("nvflare").setLevel(logging.ERROR)
 
 
 def _say(*sentences: str) -> None:

@@ -18,7 +18,7 @@ from fedpower.options import Auto, Edge, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON, Outlook, scores_share, shares_of
 from fedpower.protocol.pooled import Gains, fixed, unit_variances
-from fedpower.protocol.schedule import Decay, Schedule, explicit
+from fedpower.protocol.schedule import Decay, Schedule
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.solvers import SETTINGS, SolverSettings
 from fedpower.protocol.solvers.shared import Rank
@@ -42,12 +42,13 @@ _KRYLOV_ROUNDS = 8  # that krylov counts for: fewer where the gap is wide or noi
 
 
 def options_of(model: Any) -> Options:
-    """Return the options of an estimator, checked; a code book that is a path is read."""
-    given = model.get_params(deep=False)
-    if isinstance(given["codebook"], str | PathLike):
-        given["codebook"] = CodeBook.load(given["codebook"])
-    elif isinstance(given["codebook"], Mapping):
-        given["codebook"] = CodeBook(rules=given["codebook"])
+    """Return the options of an estimator, or given by name, checked; a code book's path is read."""
+    given: dict[str, Any] = dict(model) if isinstance(model, Mapping) else model.get_params(deep=False)
+    book = given.get("codebook")
+    if isinstance(book, str | PathLike):
+        given["codebook"] = CodeBook.load(book)
+    elif isinstance(book, Mapping):
+        given["codebook"] = CodeBook(rules=book)
     return Options(**given)
 
 
@@ -454,7 +455,7 @@ def _schedule_of(given: Mapping[str, Any]) -> Schedule:
         return Schedule(local_steps=given["local_steps"], decay=schedule)  # type: ignore[arg-type]
     require(not isinstance(schedule, Iterator), "schedule", must, schedule)  # it would be used up here
     try:
-        return explicit(schedule)
+        return Schedule(explicit=tuple(sorted({int(step) for step in schedule})))
     except InputError:
         raise
     except (TypeError, ValueError):

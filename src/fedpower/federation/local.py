@@ -59,9 +59,6 @@ class LocalFederation:
     def ledger(self, name: str) -> Path:
         return self.kits / name / f"{name}.ledger"
 
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")
-
     def make_ledger(self, name: str) -> None:
         epsilon, delta = LEDGER_CAP
         Ledger.create(self.ledger(name), epsilon=epsilon, delta=delta, silo=name).close()

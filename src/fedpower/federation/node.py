@@ -15,7 +15,7 @@ import msgspec
 
 from fedpower.exceptions import FedpowerError, InputError, ProtocolError
 from fedpower.federation import TLS, isolation
-from fedpower.federation.processes import end_group, end_with_starter
+from fedpower.federation.processes import end_group, end_with_starter, log_to_console
 
 SETTINGS = "FEDPOWER_NODE"  # the environment variable with a node's settings
 COMMAND = (sys.executable, "-u", "-m", "fedpower.federation.node")  # starts a node
@@ -105,8 +105,7 @@ def main() -> None:
     if SETTINGS not in os.environ:
         raise SystemExit("a node must be started with `fedpower node start`, got no settings")
     os.umask(0o077)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
-    logging.getLogger("nvflare").setLevel(logging.ERROR)
+    log_to_console()
     settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=NodeSettings)
     if isinstance(settings.vault, int):  # Ctrl-C reaches the vault too, which ends this process
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -4,6 +4,7 @@ A process that ended is not started again: that is what systemd or compose does 
 """
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -51,6 +52,11 @@ def end_with_starter() -> None:
             end_group()
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+def log_to_console() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
+    logging.getLogger("nvflare").setLevel(logging.ERROR)
 
 
 def end_group() -> None:

@@ -11,7 +11,7 @@ from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import QueryAnswer, SessionKey
 from fedpower.protocol.publication import smoothing
 from fedpower.protocol.solvers import Solution, SolverSettings
-from fedpower.protocol.study import Budget, Study, epsilon_of_attempts, epsilon_within
+from fedpower.protocol.study import Budget, Study, epsilon_within, worst_epsilon
 from fedpower.sums.survey import STAGES
 
 
@@ -37,7 +37,6 @@ def conclude(coordinator: Coordinator, settings: SolverSettings) -> Outcome:
     enrolled = coordinator.history[0].answers
     privacy = state_privacy(
         study,
-        study.budget,
         # Noise of a secure sum is shared by those in it. Otherwise a silo that was lost on the way may
         # have released something too.
         solution.sizes if study.is_secure else {name: answer.n_rows for name, answer in enrolled.items()},
@@ -80,7 +79,6 @@ SMOOTHED = (
 
 def state_privacy(
     study: Study,
-    budget: Budget | None,
     sizes: Mapping[str, int],
     rounds: Sequence[Round],
     *,
@@ -88,7 +86,7 @@ def state_privacy(
     used_before: bool = False,
 ) -> PrivacyStatement:
     """Return the privacy statement of a study that ran with ``rounds`` over silos of ``sizes`` rows."""
-    public = _public_facts(study)
+    budget, public = study.budget, _public_facts(study)
     who = whom(network=study.network, person=study.unit, rows_per_unit=study.rows_per_unit)
     if budget is None:
         return PrivacyStatement(
@@ -217,7 +215,7 @@ def _in_secure_sums(
         f"than {silos} revealed their shares, the protection would be weaker than requested",
         f"the silo that was charged most often on these rows was charged for {times}, earlier runs included. "
         f"All {study.attempts} that the study allows would cost "
-        f"epsilon={epsilon_of_attempts(budget, study.attempts):.4g}",
+        f"epsilon={worst_epsilon(study):.4g}",
     )
     return protections, notes
 

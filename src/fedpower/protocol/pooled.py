@@ -31,12 +31,12 @@ class Pooled:
         remarks = (*self.remarks, *book.warnings(known.tolist()))
         if book.present is None or (book.present == 1.0).all():
             return replace(self, remarks=remarks)
-        moment = available_case(self.covariance, book.present, self.center)
+        covariance = available_case(self.covariance, book.present, self.center)
         return replace(
             self,
-            covariance=moment,
+            covariance=covariance,
             center=None if self.center is None else self.center / book.present,
-            total_variance=self.total_variance + float(np.trace(moment) - np.trace(self.covariance)),
+            total_variance=self.total_variance + float(np.trace(covariance) - np.trace(self.covariance)),
             remarks=remarks,
             present=book.present,
         )
@@ -46,11 +46,11 @@ _CLEAR = 3.0
 """Times the noise's deviation: a larger variance is that of the column."""
 
 
-def available_case(moment: Array, present: Array, center: Array | None = None) -> Array:
-    """Return the moment that rows without gaps would have, from that of rows with 0 for a missing cell."""
-    corrected = moment / np.outer(present, present)
+def available_case(covariance: Array, present: Array, center: Array | None = None) -> Array:
+    """Return the covariance of rows without gaps, from that of rows with 0 for a missing cell."""
+    corrected = covariance / np.outer(present, present)
     mean = np.zeros(len(present)) if center is None else center
-    np.fill_diagonal(corrected, (np.diagonal(moment) + mean**2) / present - (mean / present) ** 2)
+    np.fill_diagonal(corrected, (np.diagonal(covariance) + mean**2) / present - (mean / present) ** 2)
     return corrected
 
 

@@ -6,7 +6,7 @@ Every query has a lemma in docs/officer/proof.md.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -51,30 +51,6 @@ class Query(Protocol):
     def evaluate(self, rows: Rows, exponents: Exponents) -> Integers: ...
 
 
-class QueryKind(Protocol):
-    """The class of a query that silos can be asked for by its label."""
-
-    def parse(self, study: Study, label: str, public: bytes) -> Query:
-        """Return the query, its public bytes checked against the study's terms."""
-
-
-QUERIES: dict[str, QueryKind] = {}
-"""Classes of queries by the first word of their labels. A new query is registered here, by `answers`."""
-
-_Class = TypeVar("_Class", bound=QueryKind)
-
-
-def answers(*words: str) -> Callable[[_Class], _Class]:
-    """Register a class of queries for labels that begin with one of these words."""
-
-    def register(kind: _Class) -> _Class:
-        QUERIES.update(dict.fromkeys(words, kind))
-        return kind
-
-    return register
-
-
-@answers(COVARIANCE)
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Covariance:
     """Σ z zᵀ, Σ z where the study centres, and Σ ‖z‖², over lattice rows or the edges of a network."""
@@ -147,7 +123,6 @@ def _triangle(n_features: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return diagonal, np.delete(np.arange(n_features * (n_features + 1) // 2), diagonal)
 
 
-@answers(*STAGES)
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tally:
     """One of the sums that private preparation finds offset, scale and bound from."""
@@ -158,16 +133,15 @@ class Tally:
     @classmethod
     def parse(cls, study: Study, label: str, public: bytes) -> "Tally":
         (low, high, offset, scale), _ = _prepared(study, label, public)
-        places = [place for place, given in enumerate(study.ranges) if given is None]
         if label == "zoom":
             assert offset is not None, "its vectors were counted"
             asked = np.flatnonzero(offset)
-            if not (asked.size and np.isin(asked, places).all() and (offset[asked] == 1.0).all()):
+            if not (asked.size and np.isin(asked, study.open_columns).all() and (offset[asked] == 1.0).all()):
                 raise ProtocolError("a zoom must be into columns without a range, one at least")
         stage = Stage(
             kind=next(kind for kind in STAGES if kind == label),
             n_features=study.n_features,
-            open_columns=np.array(places, dtype=np.intp),
+            open_columns=study.open_columns,
             low=low,
             high=high,
             offset=offset,
@@ -197,7 +171,6 @@ class Tally:
         return _finer(rows.tally(self.stage), exponents)
 
 
-@answers(SCORES)
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoreCounts:
     """How many rows lie in each place of a grid over their scores; zeros beyond its places."""
@@ -227,7 +200,6 @@ class ScoreCounts:
         return _finer(np.pad(counts, (0, SCORE_CELLS - counts.size)), exponents)
 
 
-@answers(PRODUCT)
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Product:
     """Σ y·c(Zᵀy)ᵀ and κ Σ ‖y‖² for a public basis Z, where c shortens a vector to norm α."""
@@ -266,7 +238,6 @@ class Product:
         return _finer(np.append(found.total.reshape(-1), found.squares), exponents)
 
 
-@answers(MEAN)
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowSum:
     """Σ z, of a clipped fit that centres and starts cold."""
@@ -355,13 +326,23 @@ def _finer(integers: Integers, exponents: Exponents) -> Integers:
 # --- questions that a coordinator sends, checked before a row is read ---------------------------------
 
 
+QUERIES: dict[str, Callable[[Study, str, bytes], Query]] = {
+    COVARIANCE: Covariance.parse,
+    **dict.fromkeys(STAGES, Tally.parse),
+    SCORES: ScoreCounts.parse,
+    PRODUCT: Product.parse,
+    MEAN: RowSum.parse,
+}
+"""From a study, a label and public bytes, which are checked, to the query; by the label's first word."""
+
+
 def query_of(study: Study, label: str, public: bytes = b"") -> Query:
     """Return the query of a study that is asked for; refuse anything else."""
     terms = next((terms for terms in study.queries if terms.label == label), None)
-    kind = QUERIES.get(label.partition(" ")[0])
-    if terms is None or kind is None:
+    parse = QUERIES.get(label.partition(" ")[0])
+    if terms is None or parse is None:
         raise ProtocolError("a query must be on the study's list")
-    query = kind.parse(study, label, public)
+    query = parse(study, label, public)
     if query.sensitivity.size != terms.size:
         raise ProtocolError(f"query {label!r} must have {query.sensitivity.size} numbers, got {terms.size}")
     return query

@@ -2,18 +2,22 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate, count, takewhile
+from itertools import accumulate, count
 from typing import Literal
 
 from fedpower.exceptions import InputError
 
 Decay = Literal["every", "decaying", "halving"]
-"""How the number of steps between rounds changes: not at all, by one less each time, or by half."""
+"""How the number of steps between rounds changes: not at all [FP eq. 3.1], by one less each time
+[FP eq. 3.11], or by half [LocalPower §3]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The increasing steps t ≥ 1 at which silos and coordinator communicate."""
+    """The increasing steps t ≥ 1 at which silos and coordinator communicate.
+
+    One explicit step is one-shot divide and conquer.
+    """
 
     local_steps: int = 1
     decay: Decay = "every"
@@ -40,27 +44,3 @@ class Schedule:
             "halving": lambda i: max(p >> i, 1),
         }
         return self.explicit or accumulate(map(intervals[self.decay], count()))
-
-    def rounds(self, n_steps: int) -> tuple[int, ...]:
-        """Return the steps of the rounds among the first ``n_steps``: the paper's I_T without 0."""
-        return tuple(takewhile(lambda step: step <= n_steps, self.steps()))
-
-
-def every(local_steps: int = 1) -> Schedule:
-    """Return a round at every ``local_steps``-th step: I_T^p [FP eq. 3.1]."""
-    return Schedule(local_steps=local_steps)
-
-
-def decaying(local_steps: int) -> Schedule:
-    """Return rounds at t = Σ_{i=0..l} max(p−i, 1): I_T^{p,decay} [FP eq. 3.11]."""
-    return Schedule(local_steps=local_steps, decay="decaying")
-
-
-def halving(local_steps: int) -> Schedule:
-    """Return rounds at t = Σ_{i=0..l} max(⌊p/2^i⌋, 1): the ICML version's decay [LocalPower §3]."""
-    return Schedule(local_steps=local_steps, decay="halving")
-
-
-def explicit(steps: Iterable[int]) -> Schedule:
-    """Return rounds at exactly ``steps``; ``explicit({T})`` is one-shot divide and conquer."""
-    return Schedule(explicit=tuple(sorted({int(step) for step in steps})))

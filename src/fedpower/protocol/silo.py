@@ -12,7 +12,6 @@ from msgspec import structs
 
 from fedpower.exceptions import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import ALIGNMENTS, Array, is_orthonormal, lower_of, misalignment, orth, symmetric_of
-from fedpower.options import check_sums_are_noised
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.messages import (
@@ -206,10 +205,10 @@ class PrivateReleases:
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         if self._has_steps():
             return self._noised_steps(ask, run)
-        moment, trace, made_for = self._noised_moment(run)
-        about = np.zeros(moment.mean.size) if ask.center is None else ask.center
-        trace += float(about @ about) - 2 * float(about @ moment.mean)
-        outcome = take_local_steps(lambda basis: moment.product(basis, about), ask, total_variance=trace)
+        released, trace, made_for = self._noised_moment(run)
+        about = np.zeros(released.mean.size) if ask.center is None else ask.center
+        trace += float(about @ about) - 2 * float(about @ released.mean)
+        outcome = take_local_steps(lambda basis: released.product(basis, about), ask, total_variance=trace)
         # The noise off the diagonal is also about that of a product's entries.
         product = read_only(rounded(outcome.product, self._budget.std(self.rows.n_rows) / math.sqrt(2.0)))
         return structs.replace(outcome, product=product, made_for=made_for)
@@ -339,8 +338,7 @@ class Silo:
             case AskMoment():
                 return releases.moment(ask, run=run)
             case AskSteps():
-                _check_steps(ask, self.study)
-                return releases.steps(_cleaned(ask), run=run)
+                return releases.steps(_checked_steps(ask, self.study), run=run)
             case AskQuery():
                 if (ask.session is None) == (self.study.is_secure):
                     raise ProtocolError("a query must have a session if, and only if, aggregation='secure'")
@@ -352,14 +350,18 @@ class Silo:
         raise ProtocolError("a silo must be sent a question")
 
 
-def _check_steps(ask: AskSteps, study: Study) -> None:
-    """Refuse steps that the noise is not made for, or that no study has [officer/threat-model.md, rule 3]."""
+def _checked_steps(ask: AskSteps, study: Study) -> AskSteps:
+    """Return steps from an exactly orthonormal basis; refuse those that the study does not have."""
     for holds, sentence in _demands_on_steps(ask, study):
         if not holds:
             raise ProtocolError(sentence)
+    if is_orthonormal(ask.basis, 1e-12):
+        return ask
+    return structs.replace(ask, basis=read_only(orth(ask.basis)))
 
 
 def _demands_on_steps(ask: AskSteps, study: Study) -> Iterator[tuple[object, str]]:
+    """Yield what steps must be for the noise to be made for them [officer/threat-model.md, rule 3]."""
     d, most, shape = study.n_features, study.iteration_rank, ask.basis.shape
 
     def is_row(array: Array | None) -> bool:
@@ -386,12 +388,6 @@ def _demands_on_steps(ask: AskSteps, study: Study) -> Iterator[tuple[object, str
     yield whole, f"a pooled product must be finite and have the basis's shape {shape}"
 
 
-def _cleaned(ask: AskSteps) -> AskSteps:
-    if is_orthonormal(ask.basis, 1e-12):
-        return ask
-    return structs.replace(ask, basis=read_only(orth(ask.basis)))
-
-
 def assemble(
     name: str,
     rows: Rows,
@@ -403,7 +399,6 @@ def assemble(
     data: DataVersion | None = None,
 ) -> Silo:
     """Return a silo of ``study``: the one way to put one together, for every engine."""
-    check_sums_are_noised(study.aggregation, study.epsilon)
     if isinstance(rows, Survey) != bool(study.preparation):
         raise InputError(f"the rows of silo {name!r} must be prepared as the study requires")
     releases: Releases

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpower.exceptions import InputError, is_showable
 from fedpower.options import check_sums_are_noised
@@ -29,6 +30,7 @@ from fedpower.privacy.sensitivity import (
 )
 from fedpower.rows.networks import check_edge_weight
 from fedpower.sums.lattice import SIDE
+from fedpower.sums.local import FREE_ORDER_ROWS
 from fedpower.sums.survey import SCORE_CELLS, STAGES, Stage
 
 NoiseMode = Literal["none", "paper", "step", "covariance", "clipped"]
@@ -156,9 +158,9 @@ class Study:
         return self.rows_per_unit if self.unit else 0
 
     @property
-    def n_open(self) -> int:
-        """How many columns preparation finds a range for."""
-        return sum(known is None for known in self.ranges)
+    def open_columns(self) -> NDArray[np.intp]:
+        """The places of the columns that preparation finds a range for."""
+        return np.flatnonzero([known is None for known in self.ranges])
 
     @functools.cached_property
     def digest(self) -> str:
@@ -188,9 +190,10 @@ class Study:
         scores = (QueryTerms(SCORES, SCORE_CELLS, self.scores),) if self.scores else ()
         d, rest = self.n_features, 1.0 - math.fsum(self.preparation) - self.scores
         if self.noise == "covariance":
-            places = np.arange(self.n_open, dtype=np.intp)
             stages = (
-                QueryTerms(kind, Stage(kind=kind, n_features=d, open_columns=places).size, float(share))
+                QueryTerms(
+                    kind, Stage(kind=kind, n_features=d, open_columns=self.open_columns).size, float(share)
+                )
                 for kind, share in zip(STAGES, self.preparation or (0.0,) * len(STAGES), strict=True)
                 if share
             )
@@ -219,7 +222,6 @@ _MOMENT_TERMS = (
 _LARGEST_EPSILON = 60.0
 """A larger ε promises nothing, and e^ε times the sampler's 2⁻¹²⁰ would no longer be small."""
 
-FREE_ORDER_ROWS = 2 * 2**16
 PANEL_ROWS = 128
 _CENTRING = 10
 
@@ -290,16 +292,13 @@ class Budget:
         """Return what a silo adds to the answer to a query, in a sum over silos of these sizes."""
         return noise_for(sensitivity, self.price(label).multiplier, sizes, self._known)
 
-    def moment_noise(self, sizes: tuple[int, ...]) -> Noise:
+    def moment_noise(self, sizes: tuple[int, ...], *, by_itself: bool = False) -> Noise:
         """Return what a silo adds to its moment, or would add if it were all that the study asks for."""
-        return self._moment_noise(sizes, self._known)
-
-    def _moment_noise(self, sizes: tuple[int, ...], known: int | None) -> Noise:
         study = self.study
         price = self.price(COVARIANCE) if self.share(COVARIANCE) else Price(self.total_mu, 0.0)
         weight = study.mean_weight if study.center else 0.0
         change = of_moment(study.n_features, mean_weight=weight, per_unit=study.counted_per_unit)
-        return noise_for(change, price.multiplier, sizes, known)
+        return noise_for(change, price.multiplier, sizes, None if by_itself else self._known)
 
     @property
     def with_trace(self) -> bool:
@@ -327,7 +326,7 @@ class Budget:
         """Return the noise of what a silo of so many rows noises by itself, in units of the bound."""
         if self.study.noises_steps:
             return self.noise(PRODUCT, self.step_sensitivity(n_rows, center_norm), (n_rows,)).stds[0]
-        return self._moment_noise((n_rows,), None).stds[0] / (n_rows * float(SIDE) ** 2)
+        return self.moment_noise((n_rows,), by_itself=True).stds[0] / (n_rows * float(SIDE) ** 2)
 
 
 def longest_sum(n_rows: int, n_features: int) -> int:
@@ -373,15 +372,6 @@ def pooled_std(study: Study, sizes: Mapping[str, int]) -> float:
         return _pooled(study, sizes, study.budget.std)
     rows = tuple(sizes.values())
     return study.budget.moment_noise(rows).stds[0] / (sum(rows) * float(SIDE) ** 2)
-
-
-def noise_shift(study: Study, sizes: Mapping[str, int], n_local_steps: int = 1) -> float:
-    """Return how far to shift noised moments so that power steps do not chase negative eigenvalues."""
-    if study.budget is None or study.noise != "covariance":
-        return 0.0
-    several = n_local_steps > 1
-    std = max(map(study.budget.std, sizes.values())) if several else pooled_std(study, sizes)
-    return std * math.sqrt(2.0 * study.n_features)
 
 
 def noise_law(study: Study, sizes: Mapping[str, int], center_norm: float = 0.0) -> NoiseLaw | None:
@@ -439,21 +429,19 @@ def sums_moment(study: Study) -> bool:
 
 
 def worst_epsilon(study: Study) -> float:
-    """Return the most that a study can spend of one silo's rows: all attempts at a secure sum counted."""
-    return study.epsilon if study.budget is None else epsilon_of_attempts(study.budget, study.attempts)
+    """Return the most that a study can spend of one silo's rows: all attempts at a secure sum counted.
+
+    It holds at the study's δ, against the agreed colluders.
+    """
+    if study.budget is None or study.attempts == 1:
+        return study.epsilon
+    mu = study.budget.total_mu * math.sqrt(study.attempts)
+    return epsilon_within(mu, study.delta, study.attempts * study.budget.distance)
 
 
 def attempt_epsilon(study: Study, most: float) -> float:
     """Return the ε of each attempt with which all attempts of a study together spend ``most``."""
     return epsilon_of(mu_of(most, study.delta) / math.sqrt(study.attempts), study.delta)
-
-
-def epsilon_of_attempts(budget: Budget, attempts: int) -> float:
-    """Return the ε at the study's δ of so many attempts at a secure sum, against the agreed colluders."""
-    if attempts == 1:
-        return budget.study.epsilon
-    mu = budget.total_mu * math.sqrt(attempts)
-    return epsilon_within(mu, budget.study.delta, attempts * budget.distance)
 
 
 def epsilon_within(mu: float, delta: float, distance: float) -> float:

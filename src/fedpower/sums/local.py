@@ -48,7 +48,7 @@ _WIDE_BLOCK_BYTES = 16 * 2**20
 """Of a block of wide rows: the C library keeps memory of this size for the next block."""
 
 FREE_ORDER_ROWS = 2**17
-"""So many rows may be added in any order, as `protocol.study.longest_sum` counts."""
+"""So many rows may be added in any order; `protocol.study.longest_sum` counts on it."""
 
 # Operations of a dense matrix product in the time that one takes:
 _SPARSE_SLOWNESS = 150  # of a product of two sparse matrices
@@ -356,12 +356,12 @@ def choose_kernel(
         once = (n_features * share * _SPARSE_SLOWNESS + _READ_COST) * entries
         once += _SQUARE_COST * n_blocks * n_features**2
         slowness = _SPARSE_TIMES_DENSE
-    moment = once + steps * 2.0 * n_features**2 * rank
-    product = steps * entries * (4.0 * rank * slowness + _READ_COST)
+    by_covariance = once + steps * 2.0 * n_features**2 * rank
+    by_products = steps * entries * (4.0 * rank * slowness + _READ_COST)
     need = _moment_mib(n_features, density)
-    costs = f"about {moment:.1e} operations, products {product:.1e}"
+    costs = f"about {by_covariance:.1e} operations, products {by_products:.1e}"
     facts = f"a covariance of d={n_features} columns ({need:.3g} MiB) takes {costs}"
-    if need <= MEMORY_LIMIT and moment <= product:
+    if need <= MEMORY_LIMIT and by_covariance <= by_products:
         return KernelChoice(reason=f"{facts}: it is computed once")
     return KernelChoice(kind="product", reason=f"{facts}: rows are read at every step")
 

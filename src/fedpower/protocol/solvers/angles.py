@@ -135,13 +135,13 @@ def _wide_angles(
     pooled: Pooled, rank: int, *, pairs: tuple[Array, Array], gains: Gains | None, cut: Array | None
 ) -> Directions:
     """Return the angles of a wide moment in the basis of its eigenvectors, of which a few are enough."""
-    moment = pooled.covariance
+    covariance = pooled.covariance
     center, gaps = _center_and_gaps(pooled)
     std = pooled.noise_std / math.sqrt(2.0) * gaps**2
-    factor = _factor(moment, gains)
+    factor = _factor(covariance, gains)
     squares = factor**2
     vectors = pairs[1][:, : _MOST_RANK + 8]
-    left = len(moment) - vectors.shape[1]
+    left = len(covariance) - vectors.shape[1]
 
     def by_axis(column: Array, known: Array | None = None) -> Array:
         """Return the mean of a property of columns over each axis, the others alike."""
@@ -151,14 +151,14 @@ def _wide_angles(
 
     typical = float(std.min()) * _noise_growth(factor * np.sqrt(std / std.min()))
     lean = by_axis((center * factor) ** 2, (vectors.T @ (center * factor)) ** 2)
-    cut = np.zeros(len(moment)) if cut is None else cut
+    cut = np.zeros(len(covariance)) if cut is None else cut
     return _angles_of_axes(
         denoised_spectrum(pairs[0], typical, float(np.linalg.norm(center))),
         rank,
         noise=by_axis(std * squares),
-        cut=by_axis(cut * np.maximum(np.diagonal(moment), 0.0) * squares),
+        cut=by_axis(cut * np.maximum(np.diagonal(covariance), 0.0) * squares),
         center=np.sqrt(lean / np.maximum(by_axis(squares), 1e-300)),
-        standardized=not np.array_equal(factor, _factor(2.0 * moment, gains)),
+        standardized=not np.array_equal(factor, _factor(2.0 * covariance, gains)),
     )
 
 
@@ -328,16 +328,14 @@ def between(inner: Array) -> tuple[Array, Array]:
     return single, joint
 
 
-def _factor(moment: Array, gains: Gains | None) -> Array:
-    diagonal = np.diagonal(moment, axis1=-2, axis2=-1)
+def _factor(covariance: Array, gains: Gains | None) -> Array:
+    diagonal = np.diagonal(covariance, axis1=-2, axis2=-1)
     return np.ones(diagonal.shape[-1]) if gains is None else gains(diagonal)
 
 
-def _scaled(moment: Array, *, gains: Gains | None) -> Array:
-    if gains is None:
-        return moment
-    factor = _factor(moment, gains)
-    return np.asarray(moment * factor[..., np.newaxis] * factor[..., np.newaxis, :])
+def _scaled(covariance: Array, *, gains: Gains | None) -> Array:
+    factor = _factor(covariance, gains)
+    return np.asarray(covariance * factor[..., np.newaxis] * factor[..., np.newaxis, :])
 
 
 def _symmetric(normals: Array) -> Array:

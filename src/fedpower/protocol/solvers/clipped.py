@@ -129,8 +129,6 @@ def iterate(sums: Sums, begin: Array, *, rank: int) -> Generator[Ask, Round, Sol
         center=None if known.center is None else read_only(known.center),
         sizes=sums.sizes,
         n_steps=len(steps),
-        change=0.0,
-        converged=True,
         last_values=rayleigh_ritz(question.real_basis, product)[0] / kept,
         law=NoiseLaw(once=False, std=std / kept, mean_std=known.mean_std),
     )
@@ -178,11 +176,11 @@ def _norms(width: int) -> Array:
     return np.sqrt(2 * scipy.special.gammaincinv(width / 2, places)) / math.sqrt(width)
 
 
-def _from_moment(moment: Array, std: float, start: Array, trace: float) -> tuple[Array, Array]:
-    """Return the leading eigenvectors of a noised moment, and what each holds beyond the average."""
-    values, vectors = leading_pairs(lambda block: moment @ block, start, _BLOCKS)
-    spread = len(moment) * std**2 / 2.0
-    above = np.maximum(values - trace / len(moment), 0.0)
+def _from_moment(covariance: Array, std: float, start: Array, trace: float) -> tuple[Array, Array]:
+    """Return the leading eigenvectors of a noised covariance, and what each holds beyond the average."""
+    values, vectors = leading_pairs(lambda block: covariance @ block, start, _BLOCKS)
+    spread = len(covariance) * std**2 / 2.0
+    above = np.maximum(values - trace / len(covariance), 0.0)
     root = np.sqrt(np.maximum(above**2 - 4.0 * spread, 0.0))
     theta = np.where(root > 0, (above + root) / 2.0, 0.0)
     held = np.where(theta > 0, theta - spread / np.maximum(theta, 1e-300), 0.0)

@@ -87,9 +87,10 @@ class _Expansion:
             answers, closed = yield from products.answers(block, 2 if local else 1)
             missing = products.sizes.keys() - answers.keys()
             begun = self.basis.shape[1] > 0
-            if missing and begun and products.exhausted:
+            if missing and begun and products.rounds_left <= 0:
                 break
-            products.leave_out(missing)
+            for name in missing:  # it is asked nothing more
+                del products.sizes[name], products.mass[name]
             if missing and begun:
                 self.basis = self.product = np.empty((d, 0))
                 block = vectors[:, :width]
@@ -111,7 +112,7 @@ class _Expansion:
                 # Ritz pairs and one correction by the model, as the paper's output is one step more.
                 modelled, vectors = leading_pairs(self._model, vectors, _MODEL_PRODUCTS)
                 candidates, negligible = vectors, 1e-14
-            if converged or products.exhausted or whole:
+            if converged or products.rounds_left <= 0 or whole:
                 break
             block = self._next_block(candidates, width, negligible)
             self._restart(coefficients, wanted, width)
@@ -223,8 +224,5 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
         total_variance=total,
         center=center,
         sizes={name: sizes[name] for name in answers},
-        n_steps=1,
-        change=0.0,
-        converged=True,
         gains=gains,
     )

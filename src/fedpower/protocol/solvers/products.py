@@ -1,6 +1,6 @@
 """Products of a basis: asked for until everyone answered; and the combination of noised ones."""
 
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,6 @@ class Products(Steps):
         self.heard: tuple[str, ...] = ()  # who answered the last question
         self._absent: set[str] = set()  # asked in vain: waited for no more until they answer
 
-    @property
-    def exhausted(self) -> bool:
-        return self.rounds_left <= 0
-
     def multiply(self, block: Array) -> Generator[Ask, Round, tuple[Array, Round]]:
         """Return the pooled product of an orthonormal block, and the last round of the question."""
         answers, closed = yield from self.answers(block)
@@ -47,7 +43,7 @@ class Products(Steps):
             self._absent = (self._absent | closed.refused.keys()) - closed.answers.keys()
             tries += 1
             late = tuple(name for name in self.sizes if name not in answers and name not in self._absent)
-            if not late or self.exhausted or (at_a_time is None and tries == _TRIES):
+            if not late or self.rounds_left <= 0 or (at_a_time is None and tries == _TRIES):
                 break
             silos = tuple(self.sizes) if at_a_time is None else late
             if self.sampler.enough is None:
@@ -56,11 +52,6 @@ class Products(Steps):
             self._absent |= self.sizes.keys() - answers.keys()
         self.heard = tuple(name for name in self.sizes if name in answers)
         return {name: answers[name] for name in self.heard}, closed
-
-    def leave_out(self, names: Collection[str]) -> None:
-        """Ask these silos nothing more."""
-        for name in names:
-            del self.sizes[name], self.mass[name]
 
 
 # --- noised products: each question is a combination of all answers before it ------------------------
@@ -82,7 +73,7 @@ def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Excha
         before, (basis, left) = basis, history.next_basis(rank)
         vectors = basis @ left
         change = closed.notes["change"] = sin_theta(before, vectors[:, :rank])
-        if step == n_steps - 1 or products.exhausted:
+        if step == n_steps - 1 or products.rounds_left <= 0:
             break
     # Variance is told by the last product alone, whose noise is newer than its basis; the combination
     # holds noise that bases have taken up.

@@ -12,8 +12,9 @@ from fedpower.linalg import ALIGNMENTS, Alignment, Array, misalignment
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, MomentPart, read_only
 from fedpower.protocol.pooled import Clipping, Gains, Pooled
+from fedpower.protocol.query import norm_of
 from fedpower.protocol.solvers.angles import Directions
-from fedpower.protocol.study import NOISE_SHARE, NoiseLaw, Study, masses, noise_law, noise_shift, pooled_std
+from fedpower.protocol.study import NOISE_SHARE, NoiseLaw, Study, masses, noise_law, pooled_std
 from fedpower.rules.codebook import CodeBook
 
 Rank = int | float | Literal["auto"]
@@ -31,7 +32,7 @@ class CountedScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """What an iteration ends with."""
+    """What a solver ends with; one that does not iterate leaves its steps as they are."""
 
     basis: Array
     values: Array
@@ -40,9 +41,9 @@ class Solution:
     total_variance: float
     center: Array | None
     sizes: dict[str, int]
-    n_steps: int
-    change: float
-    converged: bool
+    n_steps: int = 1
+    change: float = 0.0
+    converged: bool = True
     spectrum: Array | None = None
     law: NoiseLaw | None = None
     last_values: Array | None = None
@@ -235,9 +236,13 @@ class Steps:
         return sum(share * traces[name] for name, share in shares(traces, self.mass).items())
 
     def shift(self, n_local_steps: int) -> float:
-        if self._settings.pooled_std is None or self.study.noise != "covariance":
-            return noise_shift(self.study, self.sizes, n_local_steps)
-        return self._settings.pooled_std * math.sqrt(2.0 * self.study.n_features)
+        """Return by how much noised covariances are shifted: steps then chase no negative eigenvalues."""
+        settings, budget = self._settings, self.study.budget
+        if budget is None or self.study.noise != "covariance":
+            return 0.0
+        alone = n_local_steps > 1 and settings.pooled_std is None
+        std = max(map(budget.std, self.sizes.values())) if alone else settings.std(self.sizes)
+        return std * math.sqrt(2.0 * self.study.n_features)
 
     def ask(
         self,
@@ -266,8 +271,7 @@ class Steps:
 
     def law(self, heard: Iterable[str]) -> NoiseLaw | None:
         """Return the law of the noise of a product of these silos; None without noise."""
-        norm = 0.0 if self.center is None else float(np.linalg.norm(self.center))
-        return noise_law(self.study, {name: self.sizes[name] for name in heard}, norm)
+        return noise_law(self.study, {name: self.sizes[name] for name in heard}, norm_of(self.center))
 
     def solution(self, **found: Any) -> Solution:
         """Return the solution over the silos that answered, or were not asked."""

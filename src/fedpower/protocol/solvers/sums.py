@@ -119,15 +119,15 @@ class Sums:
             query = moment_of(study, public)
             sums = yield from self.total(query, weights=study.weights)
             below, mean, trace = query.read(sums.values, self.n_rows)
-            moment, center, trace = self._published(below, mean, trace, sums.answers)
+            covariance, center, trace = self._published(below, mean, trace, sums.answers)
         else:
             opened = yield self._ask(AskMoment(label="covariance"))
             answers: dict[str, MomentPart] = opened.answers
             self._close(opened, answers)
             remarks = _copies(answers, self.sizes)
-            moment, center, trace = pool(answers, masses(self.sizes, study.weights), study.n_features)
+            covariance, center, trace = pool(answers, masses(self.sizes, study.weights), study.n_features)
         return Pooled(
-            covariance=moment,
+            covariance=covariance,
             center=center,
             total_variance=trace,
             noise_std=pooled_std(study, self.sizes),
@@ -140,17 +140,17 @@ class Sums:
     ) -> Moments:
         """Return a pooled moment about its mean, with a little noise more where it can be published."""
         study, budget, smooth = self.study, self.study.budget, None
-        moment = symmetric_of(below, study.n_features)
+        squares = symmetric_of(below, study.n_features)  # about 0
         # The public knows the code book of a preparation too, which is no part of that sum.
         if budget is not None and study.noise == "covariance" and not (self.session or study.preparation):
             smooth = smoothing(budget, self.sizes)
-        if smooth is not None:  # only those who know everyone's noised moment can compute the key
+        if smooth is not None:  # only those who know everyone's noised release can compute the key
             c, d = study.mean_weight, study.n_features
-            vector = smooth(pack(moment, mean, trace, c), key_of(answers))
-            moment, mean, trace = unpack(vector, d, with_mean=mean is not None, mean_weight=c)
+            vector = smooth(pack(squares, mean, trace, c), key_of(answers))
+            squares, mean, trace = unpack(vector, d, with_mean=mean is not None, mean_weight=c)
         if mean is None:
-            return moment, None, trace
-        return moment - np.outer(mean, mean), read_only(mean), trace - float(mean @ mean)
+            return squares, None, trace
+        return squares - np.outer(mean, mean), read_only(mean), trace - float(mean @ mean)
 
     def _answers(self, query: Query) -> Generator[Ask, Round, dict[str, NDArray[np.uint64]]]:
         index = [terms.label for terms in self.study.queries].index(query.label)
@@ -176,26 +176,26 @@ class Sums:
         self.sizes = {name: self.sizes[name] for name in answered}
 
 
-# --- exact moments -------------------------------------------------------------------------------
+# --- exact covariances ---------------------------------------------------------------------------
 
 
 def pool(answers: Mapping[str, MomentPart], sizes: Mapping[str, int], n_features: int) -> Moments:
-    """Return the pooled moment of the silos that answered, about the pooled mean."""
+    """Return the pooled covariance of the silos that answered, about the pooled mean."""
     weights = np.array([sizes[name] for name in answers], dtype=np.float64)
     weights /= weights.sum()
     triangle = np.zeros(n_features * (n_features + 1) // 2)
     for weight, answer in zip(weights, answers.values(), strict=True):
         triangle += weight * answer.values
     total_variance = float(weights @ [answer.total_variance for answer in answers.values()])
-    moment = symmetric_of(triangle, n_features)
+    covariance = symmetric_of(triangle, n_features)
     means = [answer.mean for answer in answers.values() if answer.mean is not None]
     if len(means) < len(answers):
-        return moment, None, total_variance
+        return covariance, None, total_variance
     center = weights @ np.array(means)
     shifts = np.array(means) - center
-    moment += (shifts.T * weights) @ shifts
+    covariance += (shifts.T * weights) @ shifts
     between = float(weights @ np.einsum("ij,ij->i", shifts, shifts))
-    return moment, read_only(center), total_variance + between
+    return covariance, read_only(center), total_variance + between
 
 
 def _copies(answers: Mapping[str, MomentPart], sizes: Mapping[str, int]) -> list[str]:

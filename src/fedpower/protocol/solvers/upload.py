@@ -7,7 +7,7 @@ import numpy as np
 
 from fedpower.linalg import Array, blas, spectrum_and_leading
 from fedpower.protocol.coordinator import Ask, Exchange, Round
-from fedpower.protocol.pooled import Groups, Pooled, clipping_of, fixed, unit_variances
+from fedpower.protocol.pooled import Pooled, clipping_of, fixed, unit_variances
 from fedpower.protocol.query import vectors_to_bytes
 from fedpower.protocol.solvers.angles import Directions, exact_angles, moment_angles
 from fedpower.protocol.solvers.preparation import find_code_book
@@ -46,16 +46,7 @@ class UploadSettings:
         pooled = pooled.of_columns(book)
         # Threads of BLAS would only wait for each other.
         with blas().limit(limits=1 if len(pooled.covariance) <= _SMALL else None):
-            solution = decompose(
-                pooled,
-                sizes=sums.sizes,
-                rank=self.rank,
-                iteration_rank=study.iteration_rank,
-                standardize=self.standardize,
-                groups=study.groups,
-                book=book,
-                shortens=self.shortens,
-            )
+            solution = self.decompose(pooled, sums.sizes, book)
         solution = replace(
             solution,
             code_book=book if study.preparation else None,
@@ -63,10 +54,67 @@ class UploadSettings:
         )
         return (yield from counted_scores(sums, solution))
 
+    def decompose(self, pooled: Pooled, sizes: dict[str, int], book: CodeBook | None) -> Solution:
+        """Return the :class:`Solution` that the eigendecomposition of a pooled covariance gives."""
+        rank, covariance, total_variance = self.rank, pooled.covariance, pooled.total_variance
+        dim = covariance.shape[0]
+        # Without either, columns are left in units of the treated rows.
+        gains = None if book is None else fixed(book.units)
+        if self.standardize:
+            gains = unit_variances(pooled.noise_std, self.study.groups)
+        taken = None
+        if gains is not None:
+            taken = gains(np.diagonal(covariance))
+            covariance = covariance * np.outer(taken, taken)
+            total_variance = float(np.trace(covariance))
+        count = self.study.iteration_rank if isinstance(rank, int) else dim
+        spectrum, vectors = spectrum_and_leading(covariance, count)
+        values, vectors = spectrum[:count], np.ascontiguousarray(vectors)
+        clipping = cut = None
+        if pooled.noise_std > 0 and self.shortens:
+            counted = None if book is None else book.clipped
+            own = spectrum if taken is None or counted else np.linalg.eigvalsh(pooled.covariance)[::-1]
+            clipping = clipping_of(
+                np.asarray(own, dtype=np.float64),
+                counted=counted,
+                n_features=dim,
+                trace=pooled.total_variance,
+                center=pooled.center,
+                std=pooled.noise_std,
+            )
+        if clipping is not None:
+            cut = clipping.moves(dim, None if book is None else book.outside)
 
-def _imprecise(moment: Array) -> list[str]:
-    """Return a remark where float64 cannot hold what the columns of an exact moment vary by."""
-    variances = np.diagonal(moment)
+        def directions(first: int) -> Directions:
+            if pooled.noise_std > 0:
+                return moment_angles(pooled, first, pairs=(spectrum, vectors), gains=gains, cut=cut)
+            return exact_angles(spectrum, first, n_features=dim)
+
+        if isinstance(rank, float):
+            kept = np.maximum(directions(1).variances, 0.0)
+            rank = rank_for(rank, kept, max(total_variance, float(kept.sum())))
+        # All columns together span everything, whatever the noise: that is nothing to be found out.
+        found = directions(rank if isinstance(rank, int) else max(dim - (pooled.noise_std > 0), 1))
+        n_components = rank if isinstance(rank, int) else max(found.angles.n_determined, 1)
+        return Solution(
+            basis=vectors,
+            values=values,
+            vectors=vectors,
+            rank=n_components,
+            total_variance=total_variance,
+            center=pooled.center,
+            sizes=sizes,
+            spectrum=spectrum,
+            directions=found.first(n_components),
+            clipping=clipping,
+            remarks=pooled.remarks,
+            gains=taken,
+        )
+
+
+def _imprecise(covariance: Array) -> list[str]:
+    """Return a remark where float64 cannot hold the variances of an exact covariance."""
+    variances = np.diagonal(covariance)
     largest = float(variances.max(initial=0.0))
     if largest < np.finfo(np.float64).tiny / np.finfo(np.float64).eps:
         return [
@@ -82,74 +130,3 @@ def _imprecise(moment: Array) -> list[str]:
         f"{columns} less than the rounding error of the largest ({rounding:.1g}), so results for them are "
         "meaningless; give scales, or use solver='krylov'"
     ]
-
-
-def decompose(
-    pooled: Pooled,
-    *,
-    sizes: dict[str, int],
-    rank: Rank,
-    iteration_rank: int,
-    standardize: bool,
-    groups: Groups = (),
-    book: CodeBook | None = None,
-    shortens: bool = False,
-) -> Solution:
-    """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives."""
-    moment, total_variance = pooled.covariance, pooled.total_variance
-    dim = moment.shape[0]
-    # Without either, columns are left in units of the treated rows.
-    gains = None if book is None else fixed(book.units)
-    if standardize:
-        gains = unit_variances(pooled.noise_std, groups)
-    taken = None
-    if gains is not None:
-        taken = gains(np.diagonal(moment))
-        moment = moment * np.outer(taken, taken)
-        total_variance = float(np.trace(moment))
-    count = iteration_rank if isinstance(rank, int) else dim
-    spectrum, vectors = spectrum_and_leading(moment, count)
-    values, vectors = spectrum[:count], np.ascontiguousarray(vectors)
-    clipping = cut = None
-    if pooled.noise_std > 0 and shortens:
-        counted = None if book is None else book.clipped
-        own = spectrum if taken is None or counted else np.linalg.eigvalsh(pooled.covariance)[::-1]
-        clipping = clipping_of(
-            np.asarray(own, dtype=np.float64),
-            counted=counted,
-            n_features=dim,
-            trace=pooled.total_variance,
-            center=pooled.center,
-            std=pooled.noise_std,
-        )
-    if clipping is not None:
-        cut = clipping.moves(dim, None if book is None else book.outside)
-
-    def directions(first: int) -> Directions:
-        if pooled.noise_std > 0:
-            return moment_angles(pooled, first, pairs=(spectrum, vectors), gains=gains, cut=cut)
-        return exact_angles(spectrum, first, n_features=dim)
-
-    if isinstance(rank, float):
-        kept = np.maximum(directions(1).variances, 0.0)
-        rank = rank_for(rank, kept, max(total_variance, float(kept.sum())))
-    # All columns together span everything, whatever the noise: that is nothing to be found out.
-    found = directions(rank if isinstance(rank, int) else max(dim - (pooled.noise_std > 0), 1))
-    n_components = rank if isinstance(rank, int) else max(found.angles.n_determined, 1)
-    return Solution(
-        basis=vectors,
-        values=values,
-        vectors=vectors,
-        rank=n_components,
-        total_variance=total_variance,
-        center=pooled.center,
-        sizes=sizes,
-        n_steps=1,
-        change=0.0,
-        converged=True,
-        spectrum=spectrum,
-        directions=found.first(n_components),
-        clipping=clipping,
-        remarks=pooled.remarks,
-        gains=taken,
-    )
