@@ -221,7 +221,7 @@ def build_study(
         agreement=agreement,
         weights=options.aggregation.weights,
         # Rules of a table with one rating per row name the column of persons.
-        unit=options.person.column or ("" if rules is None or rules.long is None else rules.long.person),
+        unit=options.person.column or ("" if rules is None or rules.long is None else rules.long[0].column),
         rows_per_unit=options.person.rows,
         network="" if network is None else network.name,
         edge_weight=1.0 if network is None else float(network.max_weight or 1.0),
