@@ -10,7 +10,8 @@ import numpy as np
 from benchmarks.data_sets import Truth, model_one
 from benchmarks.fits import fed_pca
 from benchmarks.runner import Record, Table, case, having, say
-from fedpower.estimator.plan import plan
+from fedpower.estimator.plan import planned
+from fedpower.estimator.terms import options_of
 
 N_SILOS = 50
 ROWS: tuple[tuple[str, int, int, int], ...] = (
@@ -101,7 +102,7 @@ class Point:
         given = {**GIVEN, "epsilon": self.epsilon, "noise": noise, "energy": self.energy}
         model = fed_pca(self.rank, **given)
         terms: Record = {"n_features": self.n_features, "spectrum": spectrum, "n_rehearsals": rehearsals}
-        return plan(model, sizes={"all": self.n_rows}, **terms)
+        return planned(options_of(model), sizes={"all": self.n_rows}, **terms)
 
     @property
     def taken(self) -> bool:

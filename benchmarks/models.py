@@ -10,7 +10,8 @@ from sklearn.base import clone
 from benchmarks.data_sets import Array, Truth, available, model_one
 from benchmarks.fits import fed_pca
 from benchmarks.runner import Table, case, say, spread
-from fedpower.estimator.plan import plan
+from fedpower.estimator.plan import planned
+from fedpower.estimator.terms import options_of
 from fedpower.linalg import sin_theta
 
 MODES = ("none", "paper", "step", "covariance")
@@ -74,7 +75,9 @@ def predictions(
         sizes = {f"silo-{place:02}": len(part) for place, part in enumerate(silos)}
         for epsilon in epsilons:
             model = fed_pca(rank, epsilon=epsilon, delta=DELTA, **AS_IS)
-            made = plan(model, sizes=sizes, n_features=pooled.shape[1], spectrum=np.maximum(spectrum, 0.0))
+            made = planned(
+                options_of(model), sizes=sizes, n_features=pooled.shape[1], spectrum=np.maximum(spectrum, 0.0)
+            )
             for way in made.candidates:
                 if (way.solver, way.noise) in SLOW or way.error is None or way.aggregation == "secure":
                     continue

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from fedpower.estimator.communities import FedCommunities as FedCommunities
     from fedpower.estimator.fedpca import FedCovariance as FedCovariance
     from fedpower.estimator.fedpca import FedPCA as FedPCA
-    from fedpower.estimator.planning import plan as plan
+    from fedpower.estimator.plan import plan as plan
     from fedpower.options import Auto as Auto
     from fedpower.options import Edge as Edge
     from fedpower.options import Krylov as Krylov
@@ -28,7 +28,7 @@ __version__ = "0.2.0"
 _NAMES = {
     "estimator.communities": "FedCommunities",
     "estimator.fedpca": "FedCovariance FedPCA",
-    "estimator.planning": "plan",
+    "estimator.plan": "plan",
     "options": "Auto Edge Krylov Node Noise Person Plain PowerMethod Secure Upload",
     "privacy.ledger": "Ledger",
     "report.result": "load",

@@ -19,7 +19,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from fedpower.report.record import REPORT
-from fedpower.report.result import write_report
+from fedpower.report.result import read_result
 from sample_results import HOSTILE, sample
 from sample_results import KINDS as SAMPLES
 
@@ -99,7 +99,7 @@ def pages(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     """The report of a result of each kind; made only where a browser will see it."""
     base = tmp_path_factory.mktemp("results")
     made = {kind: sample(base, kind) for kind in SAMPLES}
-    write_report(made["federated"])
+    read_result(made["federated"]).report(made["federated"] / REPORT)
     return {kind: folder / REPORT for kind, folder in made.items()}
 
 

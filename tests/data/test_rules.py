@@ -166,7 +166,7 @@ def test_a_private_fit_prepares_features_and_spends_nothing_on_what_rules_say(tm
     silos = [clinic(1500, seed) for seed in (1, 2)]
     told = {"sex": ["F", "M"], "age": CLINIC["age"], "weight": {"kind": "number", "range": [0, 200]}}
     model = FedPCA(2, epsilon=4.0, codebook=CodeBook(rules=rules(told))).fit_silos(silos)
-    assert model.study_.n_open == 0
+    assert model.study_.open_columns.size == 0
     assert model.study_.groups == ((0, 1, 2),)
     book = model.codebook_
     assert book is not None

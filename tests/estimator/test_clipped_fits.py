@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.fits import fed_pca
 from fedpower import FedPCA, load
-from fedpower.estimator.plan import plan
+from fedpower.estimator.plan import planned
 from fedpower.estimator.terms import noise_of, options_of
 from fedpower.linalg import sin_theta
 
@@ -83,13 +83,15 @@ def test_auto_clips_only_where_a_guess_lets_a_gain_be_predicted():
 def test_a_plan_tells_of_ways_that_are_clearly_better():
     spectrum = [0.012] * 4 + [0.952 / 296]
     model = fed_pca(4, epsilon=1.0, delta=1e-06, center=False, normalize=True, aggregation="secure")
-    made = plan(model, sizes=[3_000] * 20, n_features=300, spectrum=spectrum, n_rehearsals=1)
+    made = planned(options_of(model), sizes=[3_000] * 20, n_features=300, spectrum=spectrum, n_rehearsals=1)
     ways = {(way.noise, way.aggregation): way for way in made.candidates if way.solver != "krylov"}
     clipped, moment = ways["clipped", "secure"], ways["covariance", "secure"]
     assert clipped.error < 0.8 * moment.error
     assert clipped.rounds == 8
     assert any("clipped" in remark for remark in made.remarks)
     facts = {"sizes": [4000, 4000], "n_features": 30, "spectrum": [0.3, 0.2, 0.01]}
-    (better,) = plan(FedPCA(2, noise="step", center=False, standardize=False), **facts).remarks[:1]
+    (better,) = planned(
+        options_of(FedPCA(2, noise="step", center=False, standardize=False)), **facts
+    ).remarks[:1]
     assert "noise='covariance' should be more accurate" in better
-    assert plan(FedPCA(2, center=False), **facts).remarks == ()
+    assert planned(options_of(FedPCA(2, center=False)), **facts).remarks == ()

@@ -9,7 +9,8 @@ import pytest
 from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, load
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.estimator.plan import full_spectrum, plan, spectrum_of_gap, spectrum_of_result
+from fedpower.estimator.plan import full_spectrum, planned, spectrum_of_gap, spectrum_of_result
+from fedpower.estimator.terms import options_of
 from fedpower.exceptions import InputError
 from fedpower.linalg import sin_theta
 from problems import Array
@@ -38,7 +39,7 @@ def test_predicted_errors_come_true(unit_rows, epsilon):
     values, vectors = np.linalg.eigh(unit_rows.T @ unit_rows / len(unit_rows))
     truth = vectors[:, ::-1][:, :K]
     model = FedPCA(K, epsilon=epsilon, delta=1e-06, center=False, codebook=CodeBook(normalize=True))
-    made = plan(model, sizes=SIZES, n_features=D, spectrum=values[::-1], n_rehearsals=9)
+    made = planned(options_of(model), sizes=SIZES, n_features=D, spectrum=values[::-1], n_rehearsals=9)
     assert {(way.solver, way.noise) for way in made.candidates} >= {
         ("upload", "covariance"),
         ("fedpower", "step"),
@@ -59,12 +60,14 @@ def test_predicted_errors_come_true(unit_rows, epsilon):
 
 def test_the_way_that_auto_takes_is_marked_once_and_an_exact_plan_has_no_noise(unit_rows):
     model = FedPCA(K, epsilon=1.0, codebook=CodeBook(normalize=True))
-    made = plan(model, sizes=SIZES, n_features=D, spectrum=[0.2, 0.1, 0.05], n_rehearsals=1)
+    made = planned(options_of(model), sizes=SIZES, n_features=D, spectrum=[0.2, 0.1, 0.05], n_rehearsals=1)
     (chosen,) = [way for way in made.candidates if way.chosen]
     fit = model.fit_silos(np.split(unit_rows, np.cumsum(SIZES)[:-1]))
     assert (chosen.solver, chosen.noise) == (fit.solver_.solver, fit.study_.noise)
     assert made.delta == fit.study_.delta
-    made = plan(FedPCA(K, epsilon=math.inf), sizes=SIZES, n_features=D, spectrum=[0.3, 0.2, 0.1, 0.01])
+    made = planned(
+        options_of(FedPCA(K, epsilon=math.inf)), sizes=SIZES, n_features=D, spectrum=[0.3, 0.2, 0.1, 0.01]
+    )
     assert all(way.noise_level == 0 for way in made.candidates)
     assert all(way.error is not None and way.error < 1e-8 for way in made.candidates)
 
@@ -84,7 +87,7 @@ def test_spectra_are_completed_from_a_gap_or_the_trace_that_is_left():
 def test_wide_moments_are_rehearsed_with_fewer_columns():
     d = 1500
     model = fed_pca(2, epsilon=1.0, center=False, row_norm=1.0, iteration_rank=6)
-    made = plan(model, sizes=[60_000], n_features=d, spectrum=[0.3, 0.2, 0.001])
+    made = planned(options_of(model), sizes=[60_000], n_features=d, spectrum=[0.3, 0.2, 0.001])
     (way,) = [way for way in made.candidates if (way.solver, way.aggregation) == ("upload", "plain")]
     # To first order sin θ is σ√(d/2) over the gap.
     assert way.error == pytest.approx(way.noise_level * np.sqrt(d / 2) / 0.2, rel=0.25)
@@ -95,7 +98,7 @@ def test_a_model_that_is_told_nothing_is_planned_with_its_preparation():
     mixed = np.eye(6) + [[3, 0, 0, 0, 0, 0]] * 6
     rows = np.random.default_rng(3).standard_normal((40_000, 6)) @ mixed + 30
     model = FedPCA(2, epsilon=1.0)
-    made = plan(model, sizes=[20_000, 20_000], n_features=6)
+    made = planned(options_of(model), sizes=[20_000, 20_000], n_features=6)
     fit = model.fit_silos(np.split(rows, 2))
     (way,) = [way for way in made.candidates if way.chosen]
     assert made.preparation == pytest.approx(sum(fit.study_.preparation))
@@ -105,14 +108,14 @@ def test_a_model_that_is_told_nothing_is_planned_with_its_preparation():
     for told, name in ((way.bytes_up, "bytes_up"), (way.bytes_down, "bytes_down")):
         # Numbers of the code book are sent in as many digits as they have.
         assert told == pytest.approx(sum(row[name] for row in fit.history_) / 2, rel=0.2)
-    assert plan(FedPCA("auto", epsilon=1.0), sizes=[20_000], n_features=6).candidates
-    ranged = plan(FedPCA(2, epsilon=1.0, ranges={"age": (0, 1)}), sizes=[10**6], n_features=6)
+    assert planned(options_of(FedPCA("auto", epsilon=1.0)), sizes=[20_000], n_features=6).candidates
+    ranged = planned(options_of(FedPCA(2, epsilon=1.0, ranges={"age": (0, 1)})), sizes=[10**6], n_features=6)
     assert 0 < ranged.preparation < made.preparation
     for book in (fit.codebook_, CodeBook(row_norm=3.0)):
-        spared = plan(model.set_params(codebook=book), sizes=[4000], n_features=6)
+        spared = planned(options_of(model.set_params(codebook=book)), sizes=[4000], n_features=6)
         assert (spared.preparation, [way.rounds for way in spared.candidates if way.chosen]) == (0, [1])
     with pytest.raises(InputError, match="numbers for each of the 7 columns"):
-        plan(model.set_params(codebook=fit.codebook_), sizes=[2000], n_features=7)
+        planned(options_of(model.set_params(codebook=fit.codebook_)), sizes=[2000], n_features=7)
 
 
 @pytest.mark.slow
@@ -121,13 +124,15 @@ def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it()
 
     def predicted(epsilon: float, n_rows: int) -> float:
         model = FedPCA(K, epsilon=epsilon, delta=1e-06, codebook=CodeBook(row_norm=1.0))
-        made = plan(model, sizes=[n_rows], n_features=D, spectrum=spectrum)
+        made = planned(options_of(model), sizes=[n_rows], n_features=D, spectrum=spectrum)
         (error,) = [way.error for way in made.candidates if way.chosen]
         return error
 
     for wanted in (0.01, 0.3):
         model = FedPCA(K, epsilon=1.0, delta=1e-06, codebook=CodeBook(row_norm=1.0))
-        needed = plan(model, sizes=[10_000], n_features=D, spectrum=spectrum, error=wanted).needed
+        needed = planned(
+            options_of(model), sizes=[10_000], n_features=D, spectrum=spectrum, error=wanted
+        ).needed
         # Two digits, rounded up: a tenth less of the first is not enough.
         assert predicted(needed.epsilon, 10_000) <= wanted < predicted(needed.epsilon * 0.85, 10_000)
         assert predicted(1.0, needed.n_rows) <= wanted < predicted(1.0, int(needed.n_rows * 0.85))
@@ -137,10 +142,10 @@ def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it()
 
 def test_an_error_that_no_epsilon_gives_is_said_to_be_out_of_reach():
     model = FedPCA(K, epsilon=1.0, codebook=CodeBook(row_norm=1.0))
-    made = plan(model, sizes=[300], n_features=D, spectrum=[0.1, 0.05, 0.04, 0.01], error=1e-3)
+    made = planned(options_of(model), sizes=[300], n_features=D, spectrum=[0.1, 0.05, 0.04, 0.01], error=1e-3)
     assert made.needed.epsilon is None
     assert "more than epsilon=20 with these 300 rows" in made.needed.sentence
-    unknown = plan(model, sizes=[300], n_features=D, error=0.1)
+    unknown = planned(options_of(model), sizes=[300], n_features=D, error=0.1)
     assert unknown.needed is None
     assert "what an error of 0.1 takes" in unknown.missing
 
@@ -170,7 +175,7 @@ def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path):
         *((partial(full_spectrum, given, D), "spectrum must")
           for given in ([0.8, 0.3], [], [np.nan], [-1.0], np.ones(21))),
         *((partial(spectrum_of_gap, gap, K, D), "gap must") for gap in (0.0, 0.5)),
-        *((partial(plan, model, sizes=[99], n_features=D, error=wanted), "error must")
+        *((partial(planned, options_of(model), sizes=[99], n_features=D, error=wanted), "error must")
           for model, wanted in ((FedPCA(K), 1.0), (FedPCA(0.9), 0.1), (FedPCA(K, epsilon=math.inf), 0.1))),
     ],
 )  # fmt: skip

@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks.fits import fed_pca
 from fedpower import load
-from fedpower.estimator.plan import plan
+from fedpower.estimator.plan import planned
+from fedpower.estimator.terms import options_of
 from fedpower.exceptions import InputError
 from fedpower.report.page import result_page
 from sample_results import with_run
@@ -127,7 +128,7 @@ def test_a_plan_counts_the_round_of_scores(way):
     without = {**terms, "scores_epsilon": None}
     facts = {"sizes": [3000] * 3, "n_features": 6, "spectrum": [0.5, 0.2, 0.01, 0.01, 0.01, 0.01]}
     one, other = (
-        next(each for each in plan(fed_pca(2, **given), **facts).candidates if each.chosen)
+        next(each for each in planned(options_of(fed_pca(2, **given)), **facts).candidates if each.chosen)
         for given in (terms, without)
     )
     assert one.rounds == other.rounds + 1

@@ -10,7 +10,7 @@ from benchmarks.fits import fed_covariance, fed_pca
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedCommunities, FedPCA, Secure
 from fedpower.engines.inprocess import Run, federate, read_silos
-from fedpower.estimator.plan import plan
+from fedpower.estimator.plan import planned
 from fedpower.estimator.terms import build_study, options_of, public_treatment
 from fedpower.exceptions import BudgetError, FedpowerError, InputError
 from fedpower.linalg import sin_theta
@@ -112,10 +112,10 @@ def test_exact_secure_sums_are_refused_before_anything_is_read(model):
 
 def test_exact_secure_sums_are_no_way_of_a_plan_and_a_single_silo_is_refused():
     with pytest.raises(InputError, match="must have a finite epsilon"):
-        plan(fed_pca(2, **EXACT), sizes=[100] * 3, n_features=8)
-    made = plan(FedPCA(2, epsilon=math.inf), sizes=[100] * 3, n_features=8)
+        planned(options_of(fed_pca(2, **EXACT)), sizes=[100] * 3, n_features=8)
+    made = planned(options_of(FedPCA(2, epsilon=math.inf)), sizes=[100] * 3, n_features=8)
     assert {way.aggregation for way in made.candidates} == {"plain"}
-    large = plan(fed_pca(2, **{**TERMS, "epsilon": 50.0}), sizes=[10**7] * 100, n_features=8)
+    large = planned(options_of(fed_pca(2, **{**TERMS, "epsilon": 50.0})), sizes=[10**7] * 100, n_features=8)
     (way,) = (way for way in large.candidates if way.aggregation == "secure")
     assert 0 < way.noise_level < 1e-9  # of a billion rows, whose sums would overflow undivided
     with pytest.raises(InputError, match="more silos than the 1 that may collude, got 1"):
@@ -156,7 +156,7 @@ def test_a_silo_that_fails_makes_a_new_attempt_without_it_which_the_ledgers_must
 def test_a_plan_has_a_row_for_the_secure_sum_with_the_bytes_it_really_takes():
     sizes = {name: len(part) for name, part in PARTS.items()}
     model = fed_pca(2, iteration_rank=4, **TERMS)
-    made = plan(model, sizes=sizes, n_features=8, spectrum=[0.3, 0.2, 0.02])
+    made = planned(options_of(model), sizes=sizes, n_features=8, spectrum=[0.3, 0.2, 0.02])
     ways = {
         way.aggregation: way for way in made.candidates if (way.solver, way.noise) == ("upload", "covariance")
     }
@@ -170,6 +170,6 @@ def test_a_plan_has_a_row_for_the_secure_sum_with_the_bytes_it_really_takes():
     down = sum(row["bytes_down"] for row in fitted.history_) / 4
     assert secure.bytes_up == pytest.approx(up, rel=0.05)
     assert secure.bytes_down == pytest.approx(down, rel=0.1)
-    two = plan(model.set_params(aggregation=Secure(colluders=2)), sizes=sizes, n_features=8)
+    two = planned(options_of(model.set_params(aggregation=Secure(colluders=2))), sizes=sizes, n_features=8)
     level = next(way.noise_level for way in two.candidates if way.aggregation == "secure")
     assert level / secure.noise_level == pytest.approx(math.sqrt(3 / 2), rel=1e-5)

@@ -13,7 +13,6 @@ import hashlib
 import resource
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import fedpower.cli
@@ -53,6 +52,9 @@ class Held:
     def __init__(self, silo, noise: NoiseByRound, folder: Path) -> None:
         self._silo, self._noise, self._folder = silo, noise, folder
 
+    def __getattr__(self, name):
+        return getattr(self._silo, name)
+
     def answer(self, question):
         hold(self._folder, f"before-{question.round}")
         self._noise.begin(question.round)
@@ -68,8 +70,8 @@ class Held:
 @contextmanager
 def open_held_silo(study_file, silo_file):
     noise = NoiseByRound(silo_file.name)
-    with open_silo(study_file, silo_file, noise=noise) as node:
-        yield replace(node, silo=Held(node.silo, noise, silo_file.path.parent))
+    with open_silo(study_file, silo_file, noise=noise) as silo:
+        yield Held(silo, noise, silo_file.path.parent)
 
 
 class HeldRun(coordinator.RunThread):

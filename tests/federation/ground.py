@@ -182,8 +182,8 @@ def in_process(ground: Ground, folder: Path) -> tuple[StudyRun, dict[str, list]]
             epsilon, delta = LEDGER_CAP
             Ledger.create(folder / f"{name}.ledger", epsilon=epsilon, delta=delta, silo=name).close()
             noise = NoiseByRound(name)
-            node = stack.enter_context(open_silo(ground.study, read_silo(path), noise=noise))
-            silos[name] = Held(node.silo, noise, folder)
+            silo = stack.enter_context(open_silo(ground.study, read_silo(path), noise=noise))
+            silos[name] = Held(silo, noise, folder)
         made = StudyRun(ground.study, run="0" * 16, checkpoint=folder / "rounds")
         run_in_process(made.coordinator, silos)
     return made, {name: charges(folder / f"{name}.ledger") for name in SILOS}

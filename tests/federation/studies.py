@@ -13,7 +13,7 @@ from msgspec import structs
 from federations import ASK_MOMENT
 from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.kits import Authority, Kit, Request, accept, ask
-from fedpower.federation.silo_file import OpenSilo, SiloFile, open_silo, read_silo
+from fedpower.federation.silo_file import SiloFile, open_silo, read_silo
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol import coordinator as driving
@@ -109,9 +109,9 @@ def secure_tables(folder: Path, **privacy: Any) -> dict[str, Any]:
 
 
 class Counted:
-    def __init__(self, nodes: dict[str, OpenSilo]) -> None:
-        self.silos: dict[str, Silo] = {name: node.silo for name, node in nodes.items()}
-        self.ledgers = [node.ledger for node in nodes.values()]
+    def __init__(self, silos: dict[str, Silo]) -> None:
+        self.silos = silos
+        self.ledgers = [getattr(silo.releases, "ledger", None) for silo in silos.values()]
         self.n = 0
 
     def charges(self) -> list[int]:

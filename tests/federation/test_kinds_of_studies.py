@@ -254,7 +254,7 @@ def check_made_up(study: StudyFile, folder: Path) -> None:
     for name, path in made.items():
         (folder / f"{name}.toml").write_text(f'silo = "{name}"\n[data]\npath = "{path}"\n')
         with open_silo(study, read_silo(folder / f"{name}.toml")) as node:
-            assert node.moment.source.columns == study.columns
+            assert node.releases.rows.source.columns == study.columns
 
 
 MIXED = {
@@ -282,8 +282,8 @@ def test_a_silo_applies_the_rules_of_the_study_to_its_own_table(tmp_path):
     patients.loc[::5, "cd 4"] = np.nan
     patients.to_csv(tmp_path / "north.csv", index=False)
     with open_silo(study, own) as node:
-        assert node.moment.n_rows == 60
-        assert node.moment.source.columns == FEATURES
+        assert node.releases.rows.n_rows == 60
+        assert node.releases.rows.source.columns == FEATURES
     patients.loc[3, "seen"], patients.loc[4, "age"] = "Zaphod", np.nan
     patients.to_csv(tmp_path / "north.csv", index=False)
     refused = pytest.raises(CellError, match=r"(?s)cells of 2 columns in 1 table.*'seen'")

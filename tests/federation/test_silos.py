@@ -35,11 +35,11 @@ from studies import (
 
 from federations import ASK_MOMENT
 from fedpower.cli import main
-from fedpower.exceptions import FedpowerError, InputError, LedgerError, ProtocolError
+from fedpower.exceptions import BudgetError, FedpowerError, InputError, LedgerError, ProtocolError
 from fedpower.federation import vault as vault_module
 from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.isolation import available, separation
-from fedpower.federation.silo_file import Data, OpenSilo, open_silo, read_silo
+from fedpower.federation.silo_file import Data, open_silo, read_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.federation.vault import Vault, node_settings, run_silo
 from fedpower.privacy.ledger import Ledger
@@ -56,6 +56,7 @@ from fedpower.protocol.messages import (
     read_only,
 )
 from fedpower.protocol.receiving import most_question_bytes
+from fedpower.protocol.silo import ExactReleases, Silo
 from fedpower.protocol.study import worst_epsilon
 
 NORTH = 'silo = "north"\n'
@@ -216,7 +217,7 @@ def test_a_query_is_renamed_and_converted_too_and_where_rows_are_is_not_shown(tm
 
 
 def n_charged(node: Any) -> int:
-    return node.ledger.spent().n_releases
+    return node.releases.ledger.spent().n_releases
 
 
 def change_own_file(folder: Path, old: str, new: str) -> None:
@@ -281,12 +282,12 @@ def test_opening_changes_no_file_and_charges_nothing_and_answering_charges_once(
     for _ in range(2):
         before = files_of(tmp_path)
         with open_silo(study, silo) as node:
-            assert node.affordable
-            assert node.moment.n_rows == 60
+            node.releases.check_affordable()
+            assert node.releases.rows.n_rows == 60
             assert n_charged(node) == len(sent)
         assert files_of(tmp_path) == before
         with open_silo(study, silo) as node:
-            sent.append(node.silo.answer(question(study)).body)
+            sent.append(node.answer(question(study)).body)
             assert n_charged(node) == 1
     assert isinstance(sent[0], QueryAnswer)
     np.testing.assert_array_equal(sent[0].words, sent[1].words)
@@ -296,11 +297,11 @@ def test_an_exact_study_needs_no_ledger_and_answers_for_the_rows_that_were_check
     study = write_study(tmp_path, privacy=EXACT)
     silo = write_silo(tmp_path, cap=None)
     with open_silo(study, silo) as node:
-        assert (node.ledger, node.affordable) == (None, True)
-        expected = node.silo.answer(question(study, AskMoment(label="covariance"))).body
+        assert isinstance(node.releases, ExactReleases)
+        expected = node.answer(question(study, AskMoment(label="covariance"))).body
     with open_silo(study, silo) as node:
         write_rows(tmp_path / "north.csv", silo_rows("south"))
-        again = node.silo.answer(question(study, AskMoment(label="covariance"))).body
+        again = node.answer(question(study, AskMoment(label="covariance"))).body
     assert isinstance(expected, MomentPart)
     np.testing.assert_array_equal(again.values, expected.values)
 
@@ -317,14 +318,15 @@ def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise, tmp_path)
     poor = open_silo(study, write_silo(tmp_path, "east", cap=0.5))
     with nodes["north"] as north, nodes["south"] as south, poor as east:
         run = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds")
-        silos = {node.silo.name: node for node in (north, south, east)}
-        assert not east.affordable
-        answers = [silos[asked.silo].silo.answer(asked) for asked in run.coordinator.next()]
+        silos = {node.name: node for node in (north, south, east)}
+        with pytest.raises(BudgetError):
+            east.releases.check_affordable()
+        answers = [silos[asked.silo].answer(asked) for asked in run.coordinator.next()]
         for answer in answers[:-1]:
             run.coordinator.receive(answer)
         with pytest.raises(FedpowerError, match=r"silo 'east' refused: .* has 0\.5 left"):
             run.coordinator.receive(answers[-1])
-        assert isinstance(north.silo.answer(question(study, Enrol())).body, Enrolment)
+        assert isinstance(north.answer(question(study, Enrol())).body, Enrolment)
         assert all(n_charged(node) == 0 for node in silos.values())
 
 
@@ -333,16 +335,16 @@ def test_changed_rows_stop_a_silo_and_a_new_version_of_them_is_public_and_charge
     """A new version is charged whether or not the rows changed."""
     study = write_study(tmp_path, privacy={"noise": noise})
     with open_silo(study, write_silo(tmp_path)) as node:
-        assert not isinstance(node.silo.answer(question(study, NOISES[noise])).body, Refusal)
+        assert not isinstance(node.answer(question(study, NOISES[noise])).body, Refusal)
     change_rows(tmp_path, moved_cell(1e-12))
     assert_refused_untouched(study, tmp_path, r"got other data; declare a new version with version in \[data")
     if noise == "step":
         change_rows(tmp_path, silo_rows("north"))
     change_own_file(tmp_path, "[data]", '[data]\nversion = "2026-03"')
     with open_silo(study, read_silo(tmp_path / "north.toml")) as node:
-        reported = node.silo.answer(question(study, Enrol())).body
+        reported = node.answer(question(study, Enrol())).body
         assert reported == Enrolment(n_rows=60, n_features=5, data_version="2026-03")
-        assert not isinstance(node.silo.answer(question(study, NOISES[noise])).body, Refusal)
+        assert not isinstance(node.answer(question(study, NOISES[noise])).body, Refusal)
         assert n_charged(node) == 2
 
 
@@ -355,7 +357,7 @@ def study(tmp_path: Path) -> StudyFile:
 
 
 @pytest.fixture
-def node(study: StudyFile, tmp_path: Path) -> Iterator[OpenSilo]:
+def node(study: StudyFile, tmp_path: Path) -> Iterator[Silo]:
     with open_silo(study, write_silo(tmp_path)) as opened:
         yield opened
 
@@ -382,13 +384,13 @@ def test_a_question_is_answered_as_the_silo_does_and_what_is_none_gets_an_empty_
     content = encode(question(study))
     turned = bytes([*content[:40], content[40] ^ 1, *content[41:]])
     spoilt = [b"", content[:-1], turned, content + content, bytes(100), b"GET / HTTP/1.1\r\n\r\n"]
-    with caplog.at_level(logging.ERROR), served(Vault(node.silo, study)) as stream:
+    with caplog.at_level(logging.ERROR), served(Vault(node, study)) as stream:
         for other in spoilt:
             assert asked(stream, other) == b""
         assert n_charged(node) == 0
         answer = asked(stream, content)
     assert caplog.text.count("refused a message that is not a question of this study") == len(spoilt)
-    assert answer == encode(node.silo.answer(question(study)))
+    assert answer == encode(node.answer(question(study)))
     assert isinstance(decode(answer).body, QueryAnswer)
     assert n_charged(node) == 1
 
@@ -402,14 +404,14 @@ def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_noth
         {"body": Refusal(reason="no")},
         {"body": AskSteps(basis=read_only(np.full((5, 2), 9.0)), n_local_steps=1)},
     ]
-    vault = Vault(node.silo, study)
+    vault = Vault(node, study)
     with caplog.at_level(logging.WARNING):
         for change in changes:
             answer = decode(vault.answer(encode(question(study, **change))))
             assert isinstance(answer.body, Refusal)
             assert answer.silo == "north"
         assert n_charged(node) == 0
-        node.ledger.close()  # type: ignore[union-attr]
+        node.releases.ledger.close()
         answer = decode(vault.answer(encode(question(study))))
     assert answer.body == Refusal(
         reason="the silo could not answer; its operator can read why in the silo's log"
@@ -419,15 +421,15 @@ def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_noth
 
 def test_a_frame_that_is_too_large_or_cut_off_ends_the_connection_and_charges_nothing(node, study, caplog):
     most = most_question_bytes(study.terms()[0])
-    with caplog.at_level(logging.ERROR), served(Vault(node.silo, study)) as stream:
+    with caplog.at_level(logging.ERROR), served(Vault(node, study)) as stream:
         os.write(stream.fileno(), struct.pack("!i", most + 1))  # refused before the rest is read
         with pytest.raises(EOFError):
             stream.recv_bytes()
     assert "the connection to the node ended: bad message length" in caplog.text
-    with served(Vault(node.silo, study)) as stream:
+    with served(Vault(node, study)) as stream:
         assert asked(stream, bytes(most)) == b"", "the largest that is read"
     for content in (b"", b"\0\0\0", struct.pack("!i", 100) + b"half"):
-        with served(Vault(node.silo, study)) as stream:
+        with served(Vault(node, study)) as stream:
             os.write(stream.fileno(), content)
     assert n_charged(node) == 0
 

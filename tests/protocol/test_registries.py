@@ -11,7 +11,8 @@ import pytest
 from private_silos import COVARIANCE, DELTA, EPSILON, D, ask, bounded_rows, message, private_silo
 
 from fedpower import FedPCA
-from fedpower.estimator.plan import plan
+from fedpower.estimator.plan import planned
+from fedpower.estimator.terms import options_of
 from fedpower.exceptions import InputError, ProtocolError
 from fedpower.linalg import orth, rayleigh_ritz, sin_theta
 from fedpower.options import FLAT, SOLVERS, Iterative, from_flat, setting
@@ -128,7 +129,9 @@ def test_a_registered_solver_fits():
 
 def test_options_files_and_plans_know_a_registered_solver():
     assert from_flat({"solver": "momentum", "beta": 0.2, "n_components": 3}).solver == Momentum(beta=0.2)
-    made = plan(FedPCA(2, epsilon=math.inf), sizes=[50, 50], n_features=6, spectrum=[0.4, 0.3, 0.1])
+    made = planned(
+        options_of(FedPCA(2, epsilon=math.inf)), sizes=[50, 50], n_features=6, spectrum=[0.4, 0.3, 0.1]
+    )
     assert "momentum" in [candidate.solver for candidate in made.candidates]
     with pytest.raises(InputError, match="solver='momentum'"):
         FedPCA(2, epsilon=1.0, noise="step", standardize=False, solver=Momentum()).fit(np.ones((50, 4)))

@@ -23,7 +23,7 @@ from fedpower.report import Result, charts
 from fedpower.report.outcome import recorded
 from fedpower.report.page import result_page
 from fedpower.report.record import ARRAYS, REPORT, RUN
-from fedpower.report.result import write_report
+from fedpower.report.result import read_result
 from fedpower.report.view import findings
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import table_rules
@@ -55,7 +55,7 @@ def test_a_page_is_whole_and_depends_on_arrays_and_record_alone(kind, folders, r
     assert all(sentence in summary for sentence in findings(found))
     for name in (ARRAYS, RUN):
         shutil.copy(folders(kind) / name, tmp_path)
-    write_report(tmp_path)
+    read_result(tmp_path).report(tmp_path / REPORT)
     assert (tmp_path / REPORT).read_bytes() == (folders(kind) / REPORT).read_bytes()
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([ARRAYS, RUN, REPORT])
 

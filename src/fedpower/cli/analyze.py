@@ -95,11 +95,11 @@ def _fill(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
     assert rules is not None, "a completion is of ratings, which have rules"
     _, matched = match_tables({"rows": open_source(rows)}, rules)
     source: Any = features_of(matched["rows"])
-    block_size, form = block_rows(source.n_features), rules.long
-    if form is None:
+    block_size, person = block_rows(source.n_features), rules.long and rules.long[0].column
+    if person is None:
         blocks = ((None, block) for block in source.blocks(block_size))
     else:
-        blocks = source.labelled(form.person, block_size)
+        blocks = source.labelled(person, block_size)
     seen, filled = 0, []
     for labels, block in blocks:
         cells = model.decoded(block)
@@ -108,7 +108,7 @@ def _fill(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
             name = seen + row + 1 if labels is None else labels[int(row)]
             filled.append((name, items[column], *(float(values[row, column]) for values in intervals)))
         seen += len(cells)
-    thing, things = ("row", "rows") if form is None else (form.person, "persons")
+    thing, things = ("row", "rows") if person is None else (person, "persons")
     table = pl.DataFrame(filled, [thing, "item", "prediction", "low", "high"], orient="row")
     return table, f"Predicted {len(table)} empty cells of {seen} {things}"
 

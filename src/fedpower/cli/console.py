@@ -143,18 +143,6 @@ def bar_of(what: str, total: int | None = None) -> Iterator[Callable[[int], None
         yield lambda count: None if shown is None or task is None else shown.advance(task, count)
 
 
-def advancing(advance: Callable[[int], None], size: int = 1) -> Callable[[int, int], None]:
-    """Return what advances a bar by what is newly done of a total."""
-    last = 0
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        advance(size * (done - last))
-        last = done
-
-    return show
-
-
 def counted(blocks: Iterable[Any], advance: Callable[[int], None]) -> Iterator[Any]:
     """Yield blocks of rows as they come, and advance a bar by their rows."""
     for block in blocks:

@@ -13,12 +13,12 @@ import click
 import numpy as np
 from msgspec import structs
 
-from fedpower.cli.console import FitProgress, bars, in_options, note, print_json, print_table, say
+from fedpower.cli.console import FitProgress, bars, note, print_json, print_table, say
 from fedpower.cli.options import READING, Command, given_options, option, options, output
 from fedpower.cli.results import print_result
 from fedpower.cli.silos import find_ledgers, named_files, note_doubts, open_networks, open_silos, read_vector
 from fedpower.engines.inprocess import Run
-from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, RepeatedFitWarning, weights_summary
+from fedpower.estimator.fit_warnings import NoiseWarning, RepeatedFitWarning
 from fedpower.estimator.fitting import Data, fit_data, open_data, prepare_data
 from fedpower.exceptions import InputError
 from fedpower.files import new_file, new_folder, require_room
@@ -27,7 +27,6 @@ from fedpower.privacy import Ledger
 from fedpower.report.record import BudgetRecord, plain
 from fedpower.report.result import KNOWN
 from fedpower.report.text import number
-from fedpower.rows.networks import weighed_edges
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import VariantList, read_variants
 from fedpower.rows.source import RowSource
@@ -112,7 +111,6 @@ def _opened(
         rows = {"normalize": True} if given["network"] == "row" else {}
         wanted = from_flat({"noise": "covariance", "solver": "upload", **rows, **flat})
         data = open_data(open_networks(given), wanted)
-        _note_weights(data.sources)
         return data, wanted
     listed = None
     if variants is not None:  # of the first file, where the list names no alleles
@@ -162,7 +160,7 @@ def _running(given: Mapping[str, Any], data: Data, wanted: Options) -> Iterator[
         with bars() as shown, warnings.catch_warnings():
             n_steps = getattr(wanted.solver, "n_steps", None)
             show = None if shown is None else FitProgress(shown, data.sources, n_steps)
-            for category in (NoiseWarning, RepeatedFitWarning, ClippingWarning):  # the output contains them
+            for category in (NoiseWarning, RepeatedFitWarning):  # the output contains them
                 warnings.simplefilter("ignore", category)
             yield Run(
                 ledgers=ledgers,
@@ -214,12 +212,6 @@ def _note_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) ->
 
 
 _MANY = 0.1  # of the rows: a bound that clips more of them hardly fits
-
-
-def _note_weights(networks: Mapping[str, RowSource]) -> None:
-    """Report to the operator that the public maximum does not fit the edges; no result keeps it."""
-    if summary := weights_summary(weighed_edges(networks).values()):
-        note(in_options(summary))
 
 
 def _print_book(book: CodeBook, path: Path) -> None:

@@ -12,14 +12,14 @@ import click
 from fedpower.cli.console import print_facts, print_json, print_table, say
 from fedpower.cli.options import PATH, option, options, output
 from fedpower.estimator.fit_warnings import weights_summary
-from fedpower.exceptions import InputError
+from fedpower.exceptions import BudgetError, InputError
 from fedpower.federation import needs_flare
 from fedpower.federation.processes import end_with_starter, log_to_console, wait_for_signal
-from fedpower.federation.silo_file import OpenSilo, open_silo, read_silo
+from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import COVARIANCE, MEAN, PRODUCT, SCORES
-from fedpower.protocol.silo import PrivateReleases
+from fedpower.protocol.silo import PrivateReleases, Silo
 from fedpower.protocol.study import Budget, worst_epsilon
 from fedpower.report.text import human_bytes
 from fedpower.rows.inspecting import doubtful
@@ -256,11 +256,11 @@ def start(kit: Path, silo_file: Path | None, *, part: str | None, place: Path | 
     with open_silo(study, own) as held:
         opened.check(with_key=part is None)
         _say(_size(held), *_advice(held))
-        for column, why in doubtful(held.moment.source):
+        for column, why in doubtful(held.releases.rows.source):
             _say(f"column {column!r} {why} {ONLY_YOU}; if it is not a measurement, propose to drop it")
         _say(f"silo {own.name} of study {study.name} ({study.digest[:12]})")
         log_to_console()
-        vault = Vault(held.silo, study)
+        vault = Vault(held, study)
         if place is not None:
             raise SystemExit(run_vault(vault, place, own, say=_say))
         raise SystemExit(run_silo(vault, node_settings(opened), own, say=_say))
@@ -290,7 +290,7 @@ def approve(kit: Path, silo_file: Path | None, *, as_json: bool) -> None:
     kits, own = _kits(), read_silo(silo_file or kit / "silo.toml")
     study = kits.Kit(kit, own.name).study
     with open_silo(study, own) as held:
-        title = f"What would leave {held.silo.name} in study {study.name}"
+        title = f"What would leave {held.name} in study {study.name}"
         print_facts(title, {"study": study.digest, **_facts(held, own.data.version)}, as_json=as_json)
     if not as_json:
         say(
@@ -305,9 +305,9 @@ def _say(*sentences: str) -> None:
     sys.stdout.flush()
 
 
-def _size(node: OpenSilo) -> str:
+def _size(silo: Silo) -> str:
     """Return how many rows, or persons and their rows, or nodes a silo has, for its operator."""
-    terms, moment = node.study, node.moment
+    terms, moment = silo.study, silo.releases.rows
     if terms.network:
         return f"read a network on {terms.n_features} nodes"
     read = f"read {moment.n_read} rows of {terms.n_features} columns"
@@ -320,11 +320,11 @@ def _size(node: OpenSilo) -> str:
     return read
 
 
-def _advice(node: OpenSilo) -> list[str]:
+def _advice(silo: Silo) -> list[str]:
     """Return what an operator should consider before taking part; it goes no further."""
-    moment, study = node.moment, node.study
+    moment, study = silo.releases.rows, silo.study
     if study.network == "edge":
-        odd = weights_summary(weighed_edges({node.silo.name: moment.source}).values())
+        odd = weights_summary(weighed_edges({silo.name: moment.source}).values())
         return [] if odd is None else [f"{odd} {ONLY_YOU}"]
     advice = []
     if not isinstance(moment, Survey) and moment.treatment.row_norm is not None and moment.n_clipped:
@@ -338,13 +338,13 @@ def _advice(node: OpenSilo) -> list[str]:
     return [*advice, *units, *levels_warnings(moment.source)]
 
 
-def _facts(node: OpenSilo, version: str) -> dict[str, Any]:
+def _facts(silo: Silo, version: str) -> dict[str, Any]:
     """Return what an operator wants to know before taking part; clipped rows stay on this screen."""
-    terms, moment = node.study, node.moment
+    terms, moment = silo.study, silo.releases.rows
     budget, secure = terms.budget, terms.is_secure
     if terms.network == "edge":
         thing, counted = "networks", "networks, which is 1"
-        (weighed,) = weighed_edges({node.silo.name: moment.source}).values()
+        (weighed,) = weighed_edges({silo.name: moment.source}).values()
         odd: dict[str, Any] = {"edges_capped_at_the_maximum": weighed.n_capped}
         noise, unit = "noise_std_of_an_edge_in_units_of_edge_weight", math.sqrt(2.0)
     else:
@@ -358,7 +358,7 @@ def _facts(node: OpenSilo, version: str) -> dict[str, Any]:
         {"persons": moment.n_rows, "rows_of_theirs": moment.n_read} if terms.unit else {thing: moment.n_rows}
     )
     facts = sizes | {"nodes" if terms.network else "columns": terms.n_features} | odd
-    if advice := _advice(node):
+    if advice := _advice(silo):
         facts["advice"] = "; ".join(advice)
     if budget is None:
         return {**facts, "leaves": "exact numbers: this study is NOT private"}
@@ -372,23 +372,27 @@ def _facts(node: OpenSilo, version: str) -> dict[str, Any]:
         "largest_release": human_bytes(8 * max(query.size for query in budget.queries)),
         noise: std if secure else f"{budget.std(moment.n_rows) / unit:.3g}",
     }
-    if secure and isinstance(node.silo.releases, PrivateReleases):
+    releases = silo.releases
+    assert isinstance(releases, PrivateReleases), "the study is private"
+    if secure:
         facts |= {
             "epsilon_of_one_attempt": f"{once:.4g}",
             "attempts_at_most": terms.attempts,
-            "attempts_charged_so_far": node.silo.releases.attempts_charged,
+            "attempts_charged_so_far": releases.attempts_charged,
         }
     facts |= {"epsilon_of_this_study": f"{whole:.4g}", "delta": f"{terms.delta:g}"}
-    if node.ledger is not None:
-        spent = node.ledger.spent()
-        facts |= {
-            "public_data_version": version,
-            "ledger_cap": f"{spent.cap:g}",
-            "ledger_spent": f"{spent.epsilon:.4g}",
-            "ledger_left": f"{spent.left:.4g}",
-            "affordable": node.affordable,
-        }
-    return facts
+    spent, affordable = releases.ledger.spent(), True
+    try:  # the whole study, or one more attempt at a secure sum
+        releases.check_affordable()
+    except BudgetError:
+        affordable = False
+    return facts | {
+        "public_data_version": version,
+        "ledger_cap": f"{spent.cap:g}",
+        "ledger_spent": f"{spent.epsilon:.4g}",
+        "ledger_left": f"{spent.left:.4g}",
+        "affordable": affordable,
+    }
 
 
 def _leaves(budget: Budget, *, secure: bool, what: str) -> str:

@@ -15,9 +15,7 @@ from fedpower.cli.console import bar_of, counted, in_options, print_json, print_
 from fedpower.cli.options import READING, TEXT, Command, given_options, option, options, reading_of, shared
 from fedpower.cli.silos import named_ledgers, open_silos
 from fedpower.estimator.fitting import open_data
-from fedpower.estimator.plan import Plan, eigenvalues_for
-from fedpower.estimator.plan import plan as planned
-from fedpower.estimator.planning import sizes_of
+from fedpower.estimator.plan import Plan, eigenvalues_for, planned, sizes_of
 from fedpower.exceptions import InputError
 from fedpower.files import new_file
 from fedpower.options import Options, from_flat

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import click
 
-from fedpower.cli.console import advancing, bar_of, note, print_json, print_table, say
+from fedpower.cli.console import bar_of, note, print_json, print_table, say
 from fedpower.cli.options import Command, option, options
 from fedpower.exceptions import InputError, require
 from fedpower.privacy import Ledger
@@ -229,7 +229,7 @@ def _audit(epsilon: float, runs: int, **given: Any) -> bool:
                 center=center,
                 noise_factor=factor,
                 confidence=given["confidence"],
-                on_progress=advancing(advance, 2),
+                on_progress=advance,
                 unit=given["unit"],
             )
             for name, center, factor in plans
@@ -295,8 +295,7 @@ def _play_attack(
 
     setting = played.AttackSetting(n_rows=rows, n_steps=n_steps, delta=delta)
     with bar_of("runs") as advance:
-        show = advancing(advance)
-        results = played.attack(epsilons, setting=setting, seeds=range(runs), on_progress=show)
+        results = played.attack(epsilons, setting=setting, seeds=range(runs), on_progress=advance)
     by_round, chance = played.error_by_round(setting), played.chance_cosine(setting)
     if output is not None:
         played.draw_attack(results, output, setting)

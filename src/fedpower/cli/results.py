@@ -28,7 +28,7 @@ from fedpower.report.export import (
     write_scores_csv,
 )
 from fedpower.report.record import REPORT, Record, plain
-from fedpower.report.result import EIGENVALUES, Result, read_result, write_report
+from fedpower.report.result import EIGENVALUES, Result, read_result
 from fedpower.report.text import and_more, column, count, human_bytes, percent
 from fedpower.report.view import WORTH, cause_of_noise, findings, known_to_within, ledgers_left, less_noise
 from fedpower.rows.opening import open_source
@@ -59,7 +59,7 @@ def show(result: Path, *, against: Path | None, opens: bool, verbose: bool, as_j
         return
     found = read_result(result)
     if opens:
-        made = write_report(result)
+        made = found.report(result / REPORT)
         if not webbrowser.open(made.absolute().as_uri()):
             note(f"no browser started; open {made} yourself")
     print_result(found, result, verbose=verbose, as_json=as_json)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpower.cli.console import note
 from fedpower.cli.options import TEXT, read_number, reading_of
-from fedpower.estimator.fitting import named_silos
+from fedpower.estimator.fitting import require_distinct
 from fedpower.exceptions import InputError
 from fedpower.report.text import and_more
 from fedpower.rows.inspecting import doubtful
@@ -153,22 +153,13 @@ def read_vector(path: Path, columns: tuple[str, ...] | None) -> NDArray[np.float
 
 def named_files(files: Sequence[str]) -> dict[str, Path]:
     """Return the silos' files by name: NAME=PATH, or a path, which gives its name."""
-    named: dict[str, Path] = {}
+    named: list[tuple[str, Path]] = []
     for word in files:
         name, _, rest = word.partition("=")
-        path = Path(word)
-        if name and rest and "/" not in name and not path.exists():
-            path = Path(rest)
-        else:
-            name = name_of_silo(path)
-        if name in named:
-            raise InputError(
-                f"silos must have different names, got {name!r} for {named[name]} and {path}; "
-                "write NAME=PATH to name them"
-            )
-        named[name] = path
-    named_silos(named)  # refuses rows that are given twice
-    return named
+        is_named = name and rest and "/" not in name and not Path(word).exists()
+        named.append((name, Path(rest)) if is_named else (name_of_silo(Path(word)), Path(word)))
+    require_distinct(named)
+    return dict(named)
 
 
 _PART = re.compile(r"(?:part|chunk|shard|slice|split|batch|block)[-_.]?\d|\d+\.", re.IGNORECASE)

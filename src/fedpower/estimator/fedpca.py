@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from fedpower.analysis.base import usable
@@ -19,7 +19,7 @@ from fedpower.engines.inprocess import OnClipped, OnRows, Paths, Run, Versions
 from fedpower.estimator.fitting import (
     Data,
     fit_data,
-    open_data,
+    open_silos,
     prepare_data,
     released_covariance,
     result_from,
@@ -28,11 +28,10 @@ from fedpower.estimator.fitting import (
 )
 from fedpower.estimator.terms import options_of
 from fedpower.exceptions import InputError, require
-from fedpower.files import write_whole
 from fedpower.linalg import Array
-from fedpower.options import Aggregation, Noise, NoiseKind, Options, Person, Solver, Unit
+from fedpower.options import Aggregation, Noise, NoiseKind, Person, Solver, Unit
 from fedpower.protocol.coordinator import Round
-from fedpower.report.page import notebook_cell, result_page
+from fedpower.report.page import notebook_cell
 from fedpower.report.result import Result, covariance_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem, ruled, rules_of_source
@@ -58,7 +57,7 @@ def keep_columns(model: Any, n_features: int, names: Iterable[str] | None) -> No
         model.feature_names_in_ = np.asarray(names, dtype=object)
 
 
-class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class FedPCA(TransformerMixin, BaseEstimator):
     """Principal component analysis of several organisations' data, with differential privacy.
 
     Each silo (one organisation's data) sends a noised summary of its rows. No row leaves a silo.
@@ -309,7 +308,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             the model does not keep them.
         """
         run = Run(ledgers, data_version, data_set, identities, on_round, on_rows, on_clipped)
-        return self._take(fit_data(*self._open(silos, extra_columns), run))
+        return self._take(fit_data(*open_silos(silos, options_of(self), extra_columns), run))
 
     def prepare_silos(self, silos: Any, *, extra_columns: Extra = "refuse", **run: Any) -> CodeBook:
         """Find offsets, scales and bounds of the columns privately, without a fit.
@@ -317,7 +316,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         This spends the part of ``epsilon`` that a fit spends on them. Later fits with ``codebook=`` do not
         pay again. Parameters are those of :meth:`fit_silos`.
         """
-        return prepare_data(*self._open(silos, extra_columns), Run(**run))
+        return prepare_data(*open_silos(silos, options_of(self), extra_columns), Run(**run))
 
     def fit_covariance(self, release: Any) -> Self:
         """Fit to a released covariance, at no further privacy cost.
@@ -370,8 +369,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write the report, one HTML page, to a file and return its path; an earlier file is replaced."""
         check_is_fitted(self)
-        write_whole(Path(path), result_page(self.result_))
-        return Path(path)
+        return self.result_.report(path)
 
     def to_sklearn(self) -> "PCA | Pipeline":
         """Return a scikit-learn PCA, or a pipeline that ends in one, with the same ``transform``."""
@@ -385,18 +383,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
         """Return the names of the scores: pc1, pc2, ..."""
-        super().get_feature_names_out(input_features)
+        check_is_fitted(self)
         return np.asarray(self.result_.score_names, dtype=object)
 
     def _html_repr(self) -> str:
         """Return what a notebook shows: the summary of the report once it is fitted."""
         return str(notebook_cell(self.result_) if "result_" in vars(self) else super()._html_repr())
-
-    def _open(self, silos: Any, extra: Extra) -> tuple[Options, Data]:
-        """Return the options and the rows of silos."""
-        held = silos.values() if isinstance(silos, Mapping) else silos if isinstance(silos, list) else ()
-        options = with_levels(options_of(self), held)
-        return options, open_data(silos, options, extra)
 
     def _rows(self, X: Any) -> Any:
         """Return checked numbers; a path, or a table with cells to be turned into numbers, as it is."""
@@ -405,10 +397,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             return X
         require_numbers(X)
         return validate_data(self, X, accept_sparse="csr", dtype=np.float64, order="C", reset=False)
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.components_.shape[0])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -515,16 +503,6 @@ class FedCovariance(BaseEstimator):
         """Save the release as a folder and return its path."""
         return self.release_.save(folder, force=force)
 
-    @property
-    def covariance_(self) -> Array:
-        """The released covariance, in the units of the columns."""
-        return self.release_.covariance
-
-    @property
-    def location_(self) -> Array:
-        """The released mean; zero for ``center=False``."""
-        return self.release_.mean
-
     def _model(self) -> FedPCA:
         return FedPCA(
             1, noise="covariance", solver="upload", standardize=False, **self.get_params(deep=False)
@@ -535,6 +513,10 @@ class FedCovariance(BaseEstimator):
         self.codebook_ = self.release_.code_book
         keep_columns(self, model.n_features_in_, self.release_.feature_names)
         return self
+
+
+for _name, _place in {"covariance_": "covariance", "location_": "mean"}.items():
+    setattr(FedCovariance, _name, property(attrgetter(f"release_.{_place}")))
 
 
 def _per_row(name: str, given: Any, n_rows: int) -> NDArray[Any]:

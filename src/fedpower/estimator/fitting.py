@@ -34,6 +34,7 @@ from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.covariance import Covariance
 from fedpower.report.outcome import recorded, result_of
 from fedpower.report.result import Result
+from fedpower.report.text import listed
 from fedpower.report.view import cause_of_noise
 from fedpower.rows.networks import NetworkSource, open_network, require_same_nodes, weighed_edges
 from fedpower.rows.opening import name_of_silo, open_source, rows_at
@@ -68,6 +69,13 @@ def open_data(silos: Any, options: Options, extra: Extra = "refuse") -> Data:
     """Return the silos' rows from any data that a user gives for them."""
     columns, sources = match_tables(named_sources(silos, options), options.rules, extra=extra)
     return Data(sources=sources, columns=columns, rules=rules_of_source(next(iter(sources.values()))))
+
+
+def open_silos(silos: Any, options: Options, extra: Extra = "refuse") -> tuple[Options, Data]:
+    """Return the options, with the levels that data frames declare, and the rows of silos."""
+    held = silos.values() if isinstance(silos, Mapping) else silos if isinstance(silos, list) else ()
+    options = with_levels(options, held)
+    return options, open_data(silos, options, extra)
 
 
 def with_levels(options: Options, tables: Iterable[Any]) -> Options:
@@ -135,14 +143,23 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
         ]
     if not items:
         raise InputError("silos must hold at least one silo, got none")
+    require_distinct(items)
+    return {
+        name: (silo, None if _is_path(silo) or callable(getattr(silo, "blocks", None)) else f"silo {name!r}")
+        for name, silo in items
+    }
+
+
+def require_distinct(items: Sequence[tuple[str, Any]]) -> None:
+    """Refuse silos that have the same name, or the same rows."""
     owners: dict[object, str] = {}
     times = Counter(name for name, _ in items)
     for name, silo in items:
         require(is_showable(name), "a silo's name", "without control characters", name)
         if times[name] > 1:
-            raise InputError(
-                f"silos must have different names, got {name!r} more than once; give a mapping, or NAME=PATH"
-            )
+            paths = [f"{given}" for other, given in items if other == name and _is_path(given)]
+            got = f"{name!r} more than once{' for ' if paths else ''}{listed(paths)}"
+            raise InputError(f"silos must have different names, got {got}; give a mapping, or NAME=PATH")
         for rows in rows_at(silo) or {str(silo)} if _is_path(silo) else {id(silo)}:
             if rows in owners:
                 what = f"{silo}" if _is_path(silo) else f"the same {type(silo).__name__}"
@@ -150,10 +167,6 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
                     f"each silo must have rows of its own, got {what} for both {owners[rows]!r} and {name!r}"
                 )
             owners[rows] = name
-    return {
-        name: (silo, None if _is_path(silo) or callable(getattr(silo, "blocks", None)) else f"silo {name!r}")
-        for name, silo in items
-    }
 
 
 def _is_path(silo: Any) -> bool:

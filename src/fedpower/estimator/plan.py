@@ -18,6 +18,7 @@ import scipy.optimize
 from msgspec import structs
 from numpy.typing import ArrayLike
 
+from fedpower.estimator.fitting import Data, open_silos
 from fedpower.estimator.terms import build_study, noise_of, options_of
 from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array, sin_theta
@@ -36,6 +37,7 @@ from fedpower.protocol.solvers.sums import Sums, Total
 from fedpower.protocol.study import SolverChoice, Study, Weights, costly_sentence, pooled_std, sums_moment
 from fedpower.report.result import Result
 from fedpower.report.text import count, degrees, human_bytes
+from fedpower.rows.units import UnitRows
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import clipped_scale
 from fedpower.sums.moment import Moments
@@ -204,7 +206,77 @@ class _Facts:
 
 
 def plan(
-    model: Any,
+    silos: Any,
+    n_components: Any = None,
+    *,
+    n_features: int | None = None,
+    gap: float | None = None,
+    spectrum: Any = None,
+    error: float | None = None,
+    **options: Any,
+) -> Plan:
+    """Predict cost and accuracy of a fit, before anything is spent.
+
+    Only the numbers of rows and columns of the silos are used. The error of the components also depends on
+    their eigenvalues: give ``gap`` or ``spectrum``.
+
+    Parameters
+    ----------
+    silos : list or mapping from names
+        The number of rows of each silo, or the data as in `FedPCA.fit_silos`.
+    n_components : int, float, "auto" or None, default=None
+        As in `FedPCA`.
+    n_features : int, default=None
+        Number of columns, if ``silos`` are numbers of rows.
+    gap : float, default=None
+        A guess of the difference between the last eigenvalue that matters and the next, for rows of norm at
+        most ``row_norm``, or 1.
+    spectrum : array-like or Result, default=None
+        A guess of the leading eigenvalues, or an earlier result.
+    error : float, default=None
+        A wanted error (sin θ): the plan finds the epsilon, or the number of rows, that it needs.
+    **options
+        Other parameters of `FedPCA`.
+
+    Returns
+    -------
+    Plan
+        Print it. ``candidates`` lists every solver and kind of noise with its cost and error.
+
+    Examples
+    --------
+    >>> import fedpower
+    >>> plan = fedpower.plan([5000] * 20, 4, n_features=50, epsilon=1.0, gap=0.02)
+    >>> plan.chosen.solver, plan.chosen.rounds
+    ('upload', 6)
+    >>> plan.silos["silo-1"]
+    5000
+    """
+    wanted = options_of({"n_components": n_components, **options})
+    held = [*(silos.values() if isinstance(silos, Mapping) else silos)] if hasattr(silos, "__len__") else []
+    if held and all(isinstance(rows, int) for rows in held):
+        require(n_features is not None, "n_features", "given with numbers of rows", n_features)
+        sizes, width = silos, int(n_features or 0)
+    else:
+        require(n_features is None, "n_features", "left out with data", n_features)
+        wanted, data = open_silos(silos, wanted)
+        sizes, width = sizes_of(data), data.n_features
+    values = eigenvalues_for(wanted, width, gap=gap, spectrum=spectrum)
+    return planned(wanted, sizes=sizes, n_features=width, spectrum=values, error=error)
+
+
+def sizes_of(data: Data, watched: Callable[[Any], Iterable[Any]] = iter) -> dict[str, int]:
+    """Return the number of rows, or of persons, of each silo; files that do not state it are read."""
+    return {
+        name: source.n_units
+        if isinstance(source, UnitRows)
+        else source.n_rows or sum(int(block.shape[0]) for block in watched(source.blocks(2**16)))
+        for name, source in data.sources.items()
+    }
+
+
+def planned(
+    options: Options,
     *,
     sizes: Mapping[str, int] | Sequence[int],
     n_features: int,
@@ -212,28 +284,12 @@ def plan(
     n_rehearsals: int | None = None,
     error: float | None = None,
 ) -> Plan:
-    """Predict cost and error of a fit of ``model``, with every solver that it could use.
+    """Predict cost and error of a fit with these options, and with every solver that it could use.
 
     Only public facts are used. Each candidate is rehearsed: the real solver runs on simulated covariances
-    with the noise of the fit, and the median error is reported.
-
-    Parameters
-    ----------
-    model
-        Not fitted; ``solver``, ``noise`` and ``aggregation`` vary, the other options stay as they are.
-    sizes
-        Rows of each silo.
-    n_features
-        Number of columns, d.
-    spectrum
-        Leading eigenvalues of the covariance of the bounded rows (norm at most 1), see `full_spectrum` and
-        `spectrum_of_result`. Without it, no error is predicted.
-    n_rehearsals
-        Number of rehearsals; None chooses it by the number of columns.
-    error
-        A wanted sin θ_k. The plan then includes the ε, or the number of rows, that it needs.
+    with the noise of the fit, and the median error is reported. ``spectrum`` has leading eigenvalues of the
+    covariance of the bounded rows (norm at most 1); without it, no error is predicted.
     """
-    options = model if isinstance(model, Options) else options_of(model)
     if error is not None:
         require(0 < error < 1, "error", "a sine between 0 and 1", error, "0.1 is usual")
         is_count = isinstance(options.n_components, int | np.integer)

@@ -42,12 +42,13 @@ _KRYLOV_ROUNDS = 8  # that krylov counts for: fewer where the gap is wide or noi
 
 
 def options_of(model: Any) -> Options:
-    """Return the options of an estimator, checked; a code book that is a path is read."""
-    given = model.get_params(deep=False)
-    if isinstance(given["codebook"], str | PathLike):
-        given["codebook"] = CodeBook.load(given["codebook"])
-    elif isinstance(given["codebook"], Mapping):
-        given["codebook"] = CodeBook(rules=given["codebook"])
+    """Return the options of an estimator, or given by name, checked; a code book's path is read."""
+    given: dict[str, Any] = dict(model) if isinstance(model, Mapping) else model.get_params(deep=False)
+    book = given.get("codebook")
+    if isinstance(book, str | PathLike):
+        given["codebook"] = CodeBook.load(book)
+    elif isinstance(book, Mapping):
+        given["codebook"] = CodeBook(rules=book)
     return Options(**given)
 
 
@@ -220,7 +221,7 @@ def build_study(
         agreement=agreement,
         weights=options.aggregation.weights,
         # Rules of a table with one rating per row name the column of persons.
-        unit=options.person.column or ("" if rules is None or rules.long is None else rules.long.person),
+        unit=options.person.column or ("" if rules is None or rules.long is None else rules.long[0].column),
         rows_per_unit=options.person.rows,
         network="" if network is None else network.name,
         edge_weight=1.0 if network is None else float(network.max_weight or 1.0),

@@ -1,1 +1,1 @@
-"""Experiments: the paper's data models, the audit game and the attack. Never needed by a fit."""
+"""Experiments: the audit game and the attack. Never needed by a fit."""

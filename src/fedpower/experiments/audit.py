@@ -52,8 +52,8 @@ from fedpower.sums.lattice import ClippedQuestion
 from fedpower.sums.local import local_moment
 from fedpower.sums.survey import STAGES, ScoreQuestion, Stage, Survey
 
-Progress = Callable[[int, int], None]
-"""Called with the runs played and the runs to play."""
+Progress = Callable[[int], None]
+"""Called with how many more runs were played."""
 
 _Mode = NoiseMode | Literal["secure", "prepared", "clipped", "scores"]
 """A noise mode; ``secure``: the noise of `covariance` that silos of a secure sum share; ``prepared``:
@@ -70,7 +70,6 @@ CLIP, WIDTH = 0.25, 2
 
 _BOUND = 0.5  # of the prepared covariance that is asked for: every row is longer
 _AUDITED, _HONEST, _COLLUDER, _RUN = "audited", "honest", "colluder", "audit"
-_PROGRESS_EVERY = 50
 _N_THRESHOLDS = 200
 
 # --- bounds from scores ----------------------------------------------------------------------------
@@ -239,8 +238,8 @@ class Game:
             for world in (0, 1):
                 pairs = zip(self.weights, self._seen(world), strict=True)
                 scores[run, world] = sum(float(weight @ values) for weight, values in pairs)
-            if on_progress and ((run + 1) % _PROGRESS_EVERY == 0 or run + 1 == n_runs):
-                on_progress(run + 1, n_runs)
+            if on_progress:
+                on_progress(2)
         return scores[:, 0], scores[:, 1]
 
     def _seen(self, world: int) -> list[Array]:

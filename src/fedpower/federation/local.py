@@ -145,8 +145,7 @@ def _made_up_cells(study: StudyFile, rng: np.random.Generator) -> list[list[Any]
     rows *= (bound or 1.0) / np.linalg.norm(rows, axis=1).max()
     if study.rules is None:
         return list(rows.T.tolist())
-    form = study.rules.long
-    items = () if form is None else form.rating.items
+    items = () if study.rules.long is None else study.rules.long[-1].items
     # A rule of several columns makes all of them from the numbers of one.
     rules = zip(study.rules.kept, rows.T, strict=False)
     return [list(column) for rule, values in rules for column in made_up(rule, values, items)]

@@ -5,20 +5,19 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from msgspec import structs
 
 from fedpower.engines.inprocess import declared, read_silos, survey_silos
-from fedpower.exceptions import BudgetError, InputError, LedgerError, ProtocolError, require
+from fedpower.exceptions import InputError, LedgerError, ProtocolError, require
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.ledger import DEFAULT_VERSION, Ledger, check_label, rounded_down
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo, assemble
-from fedpower.protocol.study import Study, attempt_epsilon, worst_epsilon
+from fedpower.protocol.study import attempt_epsilon, worst_epsilon
 from fedpower.rows.networks import open_network
 from fedpower.rows.opening import Columns, DataPlace, open_source, reading_of
 from fedpower.rows.ruled import every_problem, ruled
@@ -200,29 +199,10 @@ def read_silo(path: Path) -> SiloFile:
     return SiloFile(path=path, **structs.asdict(terms))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenSilo:
-    """A silo that is ready to answer."""
-
-    silo: Silo
-    study: Study
-    moment: LocalMoment | Survey
-    ledger: Ledger | None
-
-    @property
-    def affordable(self) -> bool:
-        """Whether the ledger can pay for the whole study, or for one more attempt at a secure sum."""
-        try:
-            self.silo.releases.check_affordable()
-        except BudgetError:
-            return False
-        return True
-
-
 @contextmanager
 def open_silo(
     study_file: StudyFile, silo_file: SiloFile, *, noise: NoiseSource | None = None
-) -> Iterator[OpenSilo]:
+) -> Iterator[Silo]:
     """Give a silo that is ready to answer, its rows read; refuse before anything is charged."""
     silo_file.check_agreed(study_file)
     study, _, _ = study_file.terms()
@@ -240,5 +220,4 @@ def open_silo(
         data = declared(name, moment, study, own.version, data_set=own.name, declared_by=by)
     identity = silo_file.identity() if study.is_secure else None
     with silo_file.open_ledger() if private else nullcontext() as ledger:
-        silo = assemble(name, moment, study, ledger=ledger, identity=identity, source=noise, data=data)
-        yield OpenSilo(silo=silo, study=study, moment=moment, ledger=ledger)
+        yield assemble(name, moment, study, ledger=ledger, identity=identity, source=noise, data=data)

@@ -133,16 +133,15 @@ class Tally:
     @classmethod
     def parse(cls, study: Study, label: str, public: bytes) -> "Tally":
         (low, high, offset, scale), _ = _prepared(study, label, public)
-        places = [place for place, given in enumerate(study.ranges) if given is None]
         if label == "zoom":
             assert offset is not None, "its vectors were counted"
             asked = np.flatnonzero(offset)
-            if not (asked.size and np.isin(asked, places).all() and (offset[asked] == 1.0).all()):
+            if not (asked.size and np.isin(asked, study.open_columns).all() and (offset[asked] == 1.0).all()):
                 raise ProtocolError("a zoom must be into columns without a range, one at least")
         stage = Stage(
             kind=next(kind for kind in STAGES if kind == label),
             n_features=study.n_features,
-            open_columns=np.array(places, dtype=np.intp),
+            open_columns=study.open_columns,
             low=low,
             high=high,
             offset=offset,

@@ -132,7 +132,7 @@ class PrivateReleases:
         assert study.budget is not None, "a private study has a price list"
         if data is not None:
             ledger.check_rows(data)
-        self.rows, self._study, self._budget, self._ledger = rows, study, study.budget, ledger
+        self.rows, self._study, self._budget, self.ledger = rows, study, study.budget, ledger
         self._recorded_as, self.sessions = recorded_as(study, data), sessions
         self._release = functools.partial(
             release,
@@ -148,7 +148,7 @@ class PrivateReleases:
     @property
     def attempts_charged(self) -> int:
         opening = f"{self._study.queries[0].label}:"  # the first of its queries makes an attempt
-        return self._ledger.spent(self._recorded_as, key=opening).n_releases
+        return self.ledger.spent(self._recorded_as, key=opening).n_releases
 
     def check_affordable(self) -> None:
         """Refuse now, in one sentence, a study or an attempt that the ledger could not pay for to the end."""
@@ -162,7 +162,7 @@ class PrivateReleases:
                 )
             name = f"{name}, attempt {charged + 1}"  # what was paid for pays for no other
         mu, slack_delta = self._budget.study_mu, self._budget.slack_delta
-        self._ledger.check_affordable(study=name, mu=mu, slack_delta=slack_delta)
+        self.ledger.check_affordable(study=name, mu=mu, slack_delta=slack_delta)
 
     def open(self, call: OpenSession, *, run: str) -> SessionKey:
         sessions = self.sessions

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpower.exceptions import InputError, is_showable
 from fedpower.options import check_sums_are_noised
@@ -157,9 +158,9 @@ class Study:
         return self.rows_per_unit if self.unit else 0
 
     @property
-    def n_open(self) -> int:
-        """How many columns preparation finds a range for."""
-        return sum(known is None for known in self.ranges)
+    def open_columns(self) -> NDArray[np.intp]:
+        """The places of the columns that preparation finds a range for."""
+        return np.flatnonzero([known is None for known in self.ranges])
 
     @functools.cached_property
     def digest(self) -> str:
@@ -189,9 +190,10 @@ class Study:
         scores = (QueryTerms(SCORES, SCORE_CELLS, self.scores),) if self.scores else ()
         d, rest = self.n_features, 1.0 - math.fsum(self.preparation) - self.scores
         if self.noise == "covariance":
-            places = np.arange(self.n_open, dtype=np.intp)
             stages = (
-                QueryTerms(kind, Stage(kind=kind, n_features=d, open_columns=places).size, float(share))
+                QueryTerms(
+                    kind, Stage(kind=kind, n_features=d, open_columns=self.open_columns).size, float(share)
+                )
                 for kind, share in zip(STAGES, self.preparation or (0.0,) * len(STAGES), strict=True)
                 if share
             )
@@ -370,15 +372,6 @@ def pooled_std(study: Study, sizes: Mapping[str, int]) -> float:
         return _pooled(study, sizes, study.budget.std)
     rows = tuple(sizes.values())
     return study.budget.moment_noise(rows).stds[0] / (sum(rows) * float(SIDE) ** 2)
-
-
-def noise_shift(study: Study, sizes: Mapping[str, int], n_local_steps: int = 1) -> float:
-    """Return how far to shift noised moments so that power steps do not chase negative eigenvalues."""
-    if study.budget is None or study.noise != "covariance":
-        return 0.0
-    several = n_local_steps > 1
-    std = max(map(study.budget.std, sizes.values())) if several else pooled_std(study, sizes)
-    return std * math.sqrt(2.0 * study.n_features)
 
 
 def noise_law(study: Study, sizes: Mapping[str, int], center_norm: float = 0.0) -> NoiseLaw | None:

@@ -237,10 +237,9 @@ class Result(Released):
         """
         precision, source = self.get_precision(), self.select(open_source(rows))
         constant = np.linalg.slogdet(precision)[1] - self.n_features * np.log(2.0 * np.pi)
-        treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
         found = []
         for block in source.blocks(_rows_at_once(source)):
-            treated: Any = treatment.apply(block)[0] if self.normalize else block
+            treated: Any = self._treated(block)
             about = (treated.toarray() if hasattr(treated, "toarray") else np.asarray(treated)) - self.mean
             found.append((constant - np.einsum("ij,ij->i", about @ precision, about)) / 2.0)
         return np.concatenate(found)
@@ -282,9 +281,7 @@ class Result(Released):
             got = f"{width} columns; give what transform returns"
             raise InputError(f"X must have a score for each of the {self.n_components} components, got {got}")
         rows = (scores * self.divisors) @ self.components
-        if self.scale is not None and not self.normalize:
-            rows = rows * self.scale
-        return np.asarray(rows + self.mean)
+        return np.asarray(rows * self._spread + self.mean)
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the result folder, with its report, whole or not at all, and return where it is.
@@ -299,6 +296,11 @@ class Result(Released):
         with new_folder(Path(folder), known=KNOWN, force=force) as place:
             self.write_into(place)
         return Path(folder)
+
+    def report(self, path: str | PathLike[str] = "report.html") -> Path:
+        """Write the report, one HTML page, to a file and return its path; an earlier file is replaced."""
+        write_whole(Path(path), result_page(self))
+        return Path(path)
 
     def write_into(self, place: Path) -> None:
         """Write the files of the result into an existing folder."""
@@ -401,10 +403,13 @@ class Result(Released):
 
     def scores(self, rows: Block) -> Array:
         """Return the scores of rows that are float64 and have the columns of the fit."""
-        if self.normalize:
-            treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
-            rows = treatment.apply(rows)[0]
-        return np.asarray(rows @ self.axes - self.mean @ self.axes)
+        return np.asarray(self._treated(rows) @ self.axes - self.mean @ self.axes)
+
+    def _treated(self, rows: Block) -> Block:
+        """Return unit rows where the fit normalised them."""
+        if not self.normalize:
+            return rows
+        return RowTreatment(center=self.center, scale=self.scale, normalize=True).apply(rows)[0]
 
     def scored(self, source: RowSource, id_column: str | None = None) -> Iterator["pl.DataFrame"]:
         """Yield the scores of a source by block, its ids first: those of a column, or of samples."""
@@ -437,13 +442,6 @@ _ARRAY_NAMES = (
     "feature_names", "components", "explained_variance", "explained_variance_ratio", "singular_values",
     "mean", "scale", "normalize", "center", "spectrum",
 )  # fmt: skip
-
-
-def write_report(folder: str | PathLike[str]) -> Path:
-    """Write the report of the result in a folder, from that folder alone, and return its path."""
-    page = Path(folder) / REPORT
-    write_whole(page, result_page(read_result(folder)))
-    return page
 
 
 def load(path: str | PathLike[str]) -> Result | Covariance:

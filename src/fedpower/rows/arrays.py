@@ -185,25 +185,27 @@ def npy_source(
 ) -> ArraySource:
     """Return the source of a ``.npy`` file's rows, perhaps of one that is there only while it is read."""
     file = unpacked or (lambda: nullcontext(path))
-    with file() as place, place.open("rb") as stream:
-        (shape, fortran, dtype), offset = _header(stream, name), stream.tell()
-        n_bytes = place.stat().st_size - offset
+
+    def mapped(place: Path) -> NDArray[Any]:
+        with _intact(name):
+            return np.load(place, mmap_mode="r")  # type: ignore[no-any-return]
 
     @contextmanager
     def opened() -> Iterator[Stored]:
         with file() as place:
 
             def rows(start: int, stop: int) -> NDArray[np.float64]:
-                with _intact(name):  # a mapping for each slice, or the pages of all count as memory in use
-                    mapped = np.memmap(place, dtype, "r", offset, shape, "F" if fortran else "C")
+                # A mapping for each slice, or the pages of all count as memory in use.
                 with np.errstate(over="ignore"):
-                    return np.array(mapped[start:stop], dtype=np.float64, order="C")
+                    return np.array(mapped(place)[start:stop], dtype=np.float64, order="C")
 
             yield rows
 
-    source = placed(name, shape, dtype, opened, path=path)
-    if n_bytes < int(np.prod(shape, dtype=object)) * dtype.itemsize:
-        raise _damaged(name)
+    with file() as place:
+        with place.open("rb") as stream:
+            shape, _, dtype = _header(stream, name)
+        source = placed(name, shape, dtype, opened, path=path)
+        mapped(place)  # which refuses a file that is cut short
     return source
 
 
@@ -220,7 +222,7 @@ def npz_source(path: Path, name: str) -> ArraySource:
     with _intact(name), zipfile.ZipFile(path) as archive:
         keys = [key.removesuffix(".npy") for key in archive.namelist()]
         if {"format", "shape", "data"} <= set(keys):
-            return _sparse_npz(path, name)
+            return _read_whole(path, name, lambda: _sparse_matrix(path, name))
         shapes = {}
         for key in keys:
             with archive.open(f"{key}.npy") as stream:
@@ -242,14 +244,11 @@ def npz_source(path: Path, name: str) -> ArraySource:
     return npy_source(path, name, unpacked)
 
 
-def _sparse_npz(path: Path, name: str) -> ArraySource:
-    def load() -> Any:
-        with _intact(name):
-            matrix: Any = sparse.load_npz(path)
-            matrix.check_format()
-        return matrix
-
-    return _read_whole(path, name, load)
+def _sparse_matrix(path: Path, name: str) -> Any:
+    with _intact(name):
+        matrix: Any = sparse.load_npz(path)
+        matrix.check_format()
+    return matrix
 
 
 def _read_whole(path: Path, name: str, load: Callable[[], Any]) -> ArraySource:

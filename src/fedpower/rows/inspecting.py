@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files as resources
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -220,16 +221,8 @@ def doubtful(source: RowSource) -> list[tuple[str, str]]:
     return doubts
 
 
-def draft_of(tables: Iterable[Mapping[str, _Type]]) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return by column the rule that its name and types suggest, and what is to be filled in."""
-    types: dict[str, set[_Type]] = {}
-    for table in tables:
-        for name, kind in table.items():
-            types.setdefault(name, set()).add(kind)
-    return {name: _drafted(name, kinds) for name, kinds in types.items()}
-
-
 def _drafted(name: str, kinds: set[_Type]) -> tuple[dict[str, Any], str]:
+    """Return the rule that a column's name and types suggest, and what is to be filled in."""
     if not name:
         return {"kind": "drop"}, "it has no name"
     if _is_named_like_an_id(name):
@@ -253,11 +246,12 @@ _CONFIDENTIAL = (
 )
 
 
-def drafted(types: list[dict[str, Any]], *, from_rows: bool) -> str:
-    """Return the text of a draft of a code book."""
+def drafted(tables: Sequence[Mapping[str, _Type]], *, from_rows: bool) -> str:
+    """Return the text of a draft of a code book, from the types of columns in several tables."""
     help = resources("fedpower.rules").joinpath("draft.toml").read_text(encoding="utf-8")
     head = (_CONFIDENTIAL if from_rows else _PUBLIC) + help
     lines = [f"{head}format = {as_toml(FORMAT)}", "", "[rules]"]
-    for column, (rule, hint) in draft_of(types).items():
+    for column in dict.fromkeys(chain.from_iterable(tables)):
+        rule, hint = _drafted(column, {table[column] for table in tables if column in table})
         lines.append(f"{toml_key(column)} = {as_toml(rule)}{f'  # {hint}' if hint else ''}")
     return "\n".join(lines) + "\n"

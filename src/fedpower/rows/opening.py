@@ -38,7 +38,7 @@ from fedpower.rows.plink import pgen_source, plink_source
 from fedpower.rows.source import Extra, RowSource, require_shape
 from fedpower.rows.sql import SqlQuery, query_table
 from fedpower.rows.tables import Table, TableSource, as_labels, frame_table, harmonised, is_a, table_source
-from fedpower.sums.device import is_tensor, tensor_source
+from fedpower.sums.device import tensor_source
 from fedpower.toml import Part, read_toml
 from fedpower.values import is_sparse, shown
 
@@ -166,7 +166,7 @@ _KINDS: tuple[tuple[Callable[[Any], bool], str, Callable[[Any, str], Any]], ...]
     (lambda data: isinstance(data, SqlQuery), "the query", query_table),
     (is_sparse, "the sparse matrix", sparse_source),
     (lambda data: is_a(data, "anndata", "AnnData"), "the AnnData", anndata_source),
-    (is_tensor, "the tensor", tensor_source),
+    (lambda data: is_a(data, "torch", "Tensor"), "the tensor", tensor_source),
 )  # fmt: skip
 """What rows in memory may be: how they are known, what sentences call them, and what opens them."""
 

@@ -94,13 +94,7 @@ def fill_missing(source: RowSource, values: NDArray[np.float64] | None) -> RowSo
 
 
 def _genotypes(
-    path: Path,
-    name: str,
-    *,
-    companions: tuple[Path, Path],
-    samples: Sequence[str],
-    variants: Sequence[tuple[str, str, str, str, str]],
-    count: _Count,
+    name: str, samples: Sequence[str], variants: Sequence[tuple[str, str, str, str, str]], **facts: Any
 ) -> PlinkSource:
     """Return a source that counts the allele of each variant that comes first in the alphabet."""
     ids = [f"{chromosome}:{place}" if own == "." else own for chromosome, place, own, *_ in variants]
@@ -112,13 +106,11 @@ def _genotypes(
         width=len(ids),
         n_rows=len(samples),
         columns=tuple(f"{variant}_{allele}" for variant, allele in zip(ids, counted, strict=True)),
-        path=path,
-        companions=companions,
         samples=tuple(samples),
         alleles=alleles,
         ids=tuple(ids),
-        count=count,
         counts_second=tuple(allele != pair[0] for allele, pair in zip(counted, alleles, strict=True)),
+        **facts,
     )
 
 
@@ -148,14 +140,9 @@ def plink_source(path: Path, name: str) -> PlinkSource:
         cells = _COUNTS[part].reshape(keep.size, -1)
         return np.ascontiguousarray(cells[:, start - 4 * first : stop - 4 * first])
 
-    return _genotypes(
-        path,
-        name,
-        companions=companions,
-        samples=[words[1] for words in samples],
-        variants=[(words[0], words[3], words[1], words[4], words[5]) for words in variants],
-        count=count,
-    )
+    listed = [(words[0], words[3], words[1], words[4], words[5]) for words in variants]
+    people = [words[1] for words in samples]
+    return _genotypes(name, people, listed, path=path, companions=companions, count=count)
 
 
 def pgen_source(path: Path, name: str) -> PlinkSource:
@@ -190,17 +177,12 @@ def pgen_source(path: Path, name: str) -> PlinkSource:
 
     with opened(0, 1):
         pass
-    return _genotypes(
-        path,
-        name,
-        companions=companions,
-        samples=[words[0] for words in samples],
-        variants=[
-            (chromosome, place, own, _UNKNOWN if alt == "." else alt, ref)
-            for chromosome, place, own, ref, alt in variants
-        ],
-        count=count,
-    )
+    listed = [
+        (chromosome, place, own, _UNKNOWN if alt == "." else alt, ref)
+        for chromosome, place, own, ref, alt in variants
+    ]
+    people = [words[0] for words in samples]
+    return _genotypes(name, people, listed, path=path, companions=companions, count=count)
 
 
 def _table(path: Path, name: str, wanted: tuple[str, ...]) -> list[list[str]]:

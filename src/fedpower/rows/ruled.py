@@ -41,7 +41,7 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
     kept = tuple(column for column in table.columns if column not in rules.dropped)
     own = rules.completed(kept)
     if rules.long is not None:
-        person = rules.long.person
+        person = rules.long[0].column
         if persons is not None or (person not in kept and person in table.table.columns):
             raise InputError(
                 f"{source.name} must have one row per person to be used with unit, got one rating per row"
@@ -177,7 +177,7 @@ def _one_row_per_person(source: TableSource, rules: TableRules) -> UnitRows:
             f"{source.name} must have the columns of persons, items and ratings that the rules name and no "
             f"others, got {shown(more or source.columns)}"
         )
-    person = rules.long.person
+    person = rules.long[0].column
     cells = {name: Cells(own=name, dtype=pl.Float64()) for name in rules.features}
     labels = [name for name in source.table.columns if name not in cells]
     cells |= {name: Cells(own=name, dtype=pl.String()) for name in labels}
@@ -213,10 +213,9 @@ def _one_row_per_person(source: TableSource, rules: TableRules) -> UnitRows:
 
 def _ratings(source: TableSource, rules: TableRules) -> pl.DataFrame:
     """Return all ratings by person and item, -1 where none counts; a second one of an item is refused."""
-    form = rules.long
-    assert form is not None
-    person, item = (rule for name in form[:2] for rule in rules.rules if rule.column == name)
-    three = (person, item, form.rating)
+    three = rules.long
+    assert three is not None
+    person, item, rating = three
     types = {"item": pl.Int64, "value": pl.Float64, "name": pl.String, "key": pl.UInt64, "row": pl.Int64}
     parts = [pl.DataFrame(schema=types)]
     for part, rows, batch in source.picked([rule.column for rule in three], _RATINGS):
@@ -224,7 +223,7 @@ def _ratings(source: TableSource, rules: TableRules) -> pl.DataFrame:
         plan = [compiled(rule, part.cells, batch.schema) for rule in three]
         refuse_first(batch, plan, rows, called)
         value, known = plan[2].values[:2]
-        code = item_codes(item.column, batch.schema[item.column], form.rating.items).fill_null(-1)
+        code = item_codes(item.column, batch.schema[item.column], rating.items).fill_null(-1)
         numbers = batch.select(
             pl.when(known > 0).then(code).otherwise(-1).cast(pl.Int64).alias("item"),
             value.alias("value"),

@@ -110,7 +110,7 @@ class CodeBook:
     def __post_init__(self) -> None:
         if isinstance(self.rules, Mapping):
             object.__setattr__(self, "rules", table_rules(self.rules, "the code book"))
-        for name in ("offset", "scale", "low", "high", "present", "outside"):
+        for name in _VECTORS:
             if getattr(self, name) is None or (name in ("offset", "scale") and len(self.low) == 0):
                 continue
             values = np.array(getattr(self, name), dtype=np.float64)

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -178,14 +178,6 @@ class Rule:
         return content
 
 
-class LongForm(NamedTuple):
-    """A table of one rating per row."""
-
-    person: str
-    item: str
-    rating: Rule
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRules:
     """The rules of a table's columns, in their order; a column without one holds numbers, all of them."""
@@ -213,11 +205,11 @@ class TableRules:
         return tuple(name for rule in self.rules for name in rule.features)
 
     @property
-    def long(self) -> "LongForm | None":
+    def long(self) -> tuple[Rule, ...] | None:
+        """The rules of persons, items and ratings in a table of one rating per row."""
         named = {rule.kind: rule for rule in self.rules if rule.kind != "rating" or rule.items}
-        if not named.keys() >= {"person", "item", "rating"}:
-            return None
-        return LongForm(named["person"].column, named["item"].column, named["rating"])
+        kinds: tuple[Kind, ...] = ("person", "item", "rating")
+        return tuple(named[kind] for kind in kinds) if named.keys() >= set(kinds) else None
 
     @property
     def spans(self) -> dict[str, tuple[float, float]]:

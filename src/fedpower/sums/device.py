@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,6 +13,7 @@ import numpy as np
 from fedpower.exceptions import InputError, installing
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import RowSource, Watch, block_rows, require_count, require_exact, require_matrix
+from fedpower.rows.tables import is_a
 from fedpower.rows.units import Weights
 from fedpower.rules.treatment import TINY, RowTreatment, margin
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, WORD_ROWS, ExactMoments, Words
@@ -64,12 +64,6 @@ class TensorSource(ArraySource):
             yield block
 
 
-def is_tensor(data: Any) -> bool:
-    """Whether the object is a PyTorch tensor, without importing PyTorch."""
-    library = sys.modules.get("torch")
-    return library is not None and isinstance(data, library.Tensor)
-
-
 def tensor_source(tensor: Any, name: str) -> TensorSource:
     """Return the source of a tensor's rows; its gradients play no part."""
     if tensor.layout is not torch().strided:
@@ -91,7 +85,7 @@ def total(source: RowSource, device: str, make: Callable[[], S], watch: Watch, *
 def _fetch(made: Any) -> None:
     """Bring a sum's tensors into this machine's memory."""
     for name, value in vars(made).items():
-        if is_tensor(value):
+        if is_a(value, "torch", "Tensor"):
             setattr(made, name, value.cpu().numpy())
 
 

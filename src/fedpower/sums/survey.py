@@ -20,7 +20,7 @@ from fedpower.sums.lattice import CRows, Integers, Shift
 from fedpower.sums.local import KernelChoice, LocalMoment, Reading
 from fedpower.sums.passes import enrolled, spooled
 from fedpower.sums.reduce import NotFiniteError, reduce, room, shares_blocks
-from fedpower.values import Matrix, Vector, cached_property, is_sparse, shown
+from fedpower.values import LARGEST, Matrix, Vector, cached_property, is_sparse, shown
 
 StageKind = Literal["octaves", "bins", "zoom", "means", "norms"]
 STAGES: tuple[StageKind, ...] = ("octaves", "bins", "zoom", "means", "norms")
@@ -301,7 +301,6 @@ class Survey:
 MOST_BINS = 24  # to a side of the grid
 SCORE_CELLS = MOST_BINS**2
 
-_LARGEST = 1e150
 _HEAD = struct.Struct("<q")
 
 
@@ -326,8 +325,8 @@ class ScoreQuestion:
             (n_bins,) = _HEAD.unpack_from(public)
             numbers = np.frombuffer(public, dtype="<f8", offset=_HEAD.size).astype(np.float64)
             axes, offset, reach = numbers[:-4].reshape(n_features, 2), numbers[-4:-2], numbers[-2:]
-            fits = 1 <= n_bins <= MOST_BINS and (np.abs(numbers) <= _LARGEST).all()
-            if fits and (reach >= 1 / _LARGEST).all():
+            fits = 1 <= n_bins <= MOST_BINS and (np.abs(numbers) <= LARGEST).all()
+            if fits and (reach >= 1 / LARGEST).all():
                 return cls(axes=axes, offset=offset, reach=reach, n_bins=n_bins)
         raise ProtocolError(
             f"scores must have two axes of {n_features} finite numbers, an offset, a positive "

@@ -334,8 +334,6 @@ def _factor(covariance: Array, gains: Gains | None) -> Array:
 
 
 def _scaled(covariance: Array, *, gains: Gains | None) -> Array:
-    if gains is None:
-        return covariance
     factor = _factor(covariance, gains)
     return np.asarray(covariance * factor[..., np.newaxis] * factor[..., np.newaxis, :])
 

@@ -89,7 +89,8 @@ class _Expansion:
             begun = self.basis.shape[1] > 0
             if missing and begun and products.rounds_left <= 0:
                 break
-            products.leave_out(missing)
+            for name in missing:  # it is asked nothing more
+                del products.sizes[name], products.mass[name]
             if missing and begun:
                 self.basis = self.product = np.empty((d, 0))
                 block = vectors[:, :width]

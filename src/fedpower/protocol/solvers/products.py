@@ -1,6 +1,6 @@
 """Products of a basis: asked for until everyone answered; and the combination of noised ones."""
 
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -52,11 +52,6 @@ class Products(Steps):
             self._absent |= self.sizes.keys() - answers.keys()
         self.heard = tuple(name for name in self.sizes if name in answers)
         return {name: answers[name] for name in self.heard}, closed
-
-    def leave_out(self, names: Collection[str]) -> None:
-        """Ask these silos nothing more."""
-        for name in names:
-            del self.sizes[name], self.mass[name]
 
 
 # --- noised products: each question is a combination of all answers before it ------------------------

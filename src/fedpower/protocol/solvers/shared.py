@@ -14,7 +14,7 @@ from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, M
 from fedpower.protocol.pooled import Clipping, Gains, Pooled
 from fedpower.protocol.query import norm_of
 from fedpower.protocol.solvers.angles import Directions
-from fedpower.protocol.study import NOISE_SHARE, NoiseLaw, Study, masses, noise_law, noise_shift, pooled_std
+from fedpower.protocol.study import NOISE_SHARE, NoiseLaw, Study, masses, noise_law, pooled_std
 from fedpower.rules.codebook import CodeBook
 
 Rank = int | float | Literal["auto"]
@@ -236,9 +236,13 @@ class Steps:
         return sum(share * traces[name] for name, share in shares(traces, self.mass).items())
 
     def shift(self, n_local_steps: int) -> float:
-        if self._settings.pooled_std is None or self.study.noise != "covariance":
-            return noise_shift(self.study, self.sizes, n_local_steps)
-        return self._settings.pooled_std * math.sqrt(2.0 * self.study.n_features)
+        """Return by how much noised covariances are shifted: steps then chase no negative eigenvalues."""
+        settings, budget = self._settings, self.study.budget
+        if budget is None or self.study.noise != "covariance":
+            return 0.0
+        alone = n_local_steps > 1 and settings.pooled_std is None
+        std = max(map(budget.std, self.sizes.values())) if alone else settings.std(self.sizes)
+        return std * math.sqrt(2.0 * self.study.n_features)
 
     def ask(
         self,
