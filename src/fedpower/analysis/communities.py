@@ -184,7 +184,7 @@ class Communities(Analysis):
         else:
             yield (
                 "The mean weight of a pair of nodes is unknown, because rows were scaled to norm 1; "
-                "use unit='edge' to get it."
+                "protect edges to get it."
             )
         if self.agreement_ is not None:
             yield (
