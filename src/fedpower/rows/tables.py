@@ -15,7 +15,7 @@ from fedpower.exceptions import CellError, InputError, require
 from fedpower.rows.source import Extra, pick_columns, require_shape
 from fedpower.rules.expressions import Cells, Compiled, compiled, problems_in, staged
 from fedpower.rules.rules import Rule, TableRules
-from fedpower.values import Block, Matrix, is_number, pl, require_distinct, shown
+from fedpower.values import Block, Matrix, is_number, no_column, pl, require_distinct, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,8 +154,7 @@ class TableSource:
     def labelled(self, column: str, max_rows: int) -> Iterator[tuple[pl.Series, Block]]:
         """Yield the cells of a column that is no feature with each block of rows."""
         if column not in self.table.columns:
-            have = shown(self.table.columns)
-            raise InputError(f"{self.name} must have the column '{column}' of labels, got {have}")
+            raise no_column(self.name, [column], self.table.columns)
         return self._read(column, max_rows)
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> TableSource:
