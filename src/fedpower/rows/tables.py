@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpower.exceptions import CellError, InputError, require
 from fedpower.rows.source import Extra, pick_columns, require_shape
-from fedpower.rules.expressions import Cells, Compiled, compiled, problems_in, staged
+from fedpower.rules.expressions import Cells, Compiled, compiled, problems_in, staged, translated
 from fedpower.rules.rules import Rule, TableRules
 from fedpower.values import Block, Matrix, is_number, no_column, pl, require_distinct, shown
 
@@ -57,11 +57,14 @@ class Table:
                     for key, value in part.keys.items() if key in named]  # fmt: skip
             # The number of rows is wanted even without a column, of whatever one.
             stored = [own for own in named if own not in part.keys] or [next(iter(part.cells.values())).own]
-            typed = {part.cells[name].own for name in numbers}
+            typed = {part.cells[name].own for name in numbers if not part.cells[name].words}
+            words = {name: known for name in columns if (known := part.cells[name].words)}
             row = 0
             for batch in part.read(stored, typed, max_rows):
                 if len(batch):
-                    yield part, row, batch.rename(named, strict=False).with_columns(keys)
+                    own = batch.rename(named, strict=False).with_columns(keys)
+                    told = [translated(name, own.schema[name], known) for name, known in words.items()]
+                    yield part, row, own.with_columns(told)
                 row += len(batch)
                 del batch  # or two batches are held while the next one is read
 
@@ -85,20 +88,29 @@ class Odd(NamedTuple):
 
 
 def harmonised(
-    table: Table, rename: Mapping[str, str], factors: Mapping[str, float], offsets: Mapping[str, float]
+    table: Table,
+    rename: Mapping[str, str],
+    factors: Mapping[str, float],
+    offsets: Mapping[str, float],
+    words: Mapping[str, Mapping[str, str]],
 ) -> Table:
-    """Return a table in the study's names and units: a cell x counts as factor · x + offset."""
+    """Return a table in the study's names, units and words: a cell x counts as factor · x + offset."""
     known = table.columns
-    for label, given in (("rename", rename), ("factors", factors), ("offsets", offsets)):
+    given_by = {"rename": rename, "factors": factors, "offsets": offsets, "words": words}
+    for label, given in given_by.items():
         is_mapping = isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
         require(is_mapping, label, "a mapping from names of columns", type(given).__name__)
         for name, value in given.items():
             if label == "rename":
                 require(isinstance(value, str) and bool(value), label, f"a name for '{name}'", value)
+            elif label == "words":
+                pairs = value.items() if isinstance(value, Mapping) else [(None, None)]
+                good = all(isinstance(word, str) for pair in pairs for word in pair)
+                require(good, f"words of '{name}'", "a mapping from own words to words", type(value).__name__)
             else:
                 must = "a finite number other than 0" if label == "factors" else "a finite number"
-                good = is_number(value) and (value or label != "factors")
-                require(bool(good), f"{label} of '{name}'", must, value)
+                is_right = is_number(value) and bool(value or label != "factors")
+                require(is_right, f"{label} of '{name}'", must, value)
         unknown = [name for name in given if name not in known]
         if unknown:
             raise InputError(
@@ -115,6 +127,9 @@ def harmonised(
             factor = float(factors.get(name, 1.0))
             offset = cells.offset * factor + float(offsets.get(name, 0.0))
             made[name] = replace(cells, factor=cells.factor * factor, offset=offset)
+            if name in words:
+                text = replace(made[name], dtype=pl.String(), decimal=cells.decimal or ".")
+                made[name] = replace(text, words=words[name])
         return replace(part, cells=made, parts=tuple(map(converted, part.parts)))
 
     return converted(table)
