@@ -114,6 +114,26 @@ def test_every_kind_of_table_gives_the_same_numbers(tmp_path, kind):
     np.testing.assert_array_equal(rows_of(table), WANTED)
 
 
+@pytest.mark.parametrize("word", ["9999", 9999.0, "9.999e3"])
+def test_a_missing_word_that_is_a_number_is_found_however_cells_write_it(tmp_path, word):
+    rule = {"lab": {"kind": "number", "missing": 7, "missing_words": [word, "99.99"]}}
+    path = tmp_path / "t.csv"
+    for cell in ("9999", "9999.0", " 9.999e3", "99.99", "99.990"):
+        for line, tail in ((f"{cell},1", "13,1"), (f"{cell.replace('.', ',')};1", "13,0;1")):
+            path.write_text(f"lab{line[-2]}y\n{line}\n{tail}\n")
+            np.testing.assert_array_equal(rows_of(path, rule), [[7, 1], [13, 1]])
+    for kind in (pl.Float64, pl.Float32, pl.Int32, pl.Decimal(8, 2), pl.String):
+        frame = pl.DataFrame({"lab": [9999, 13], "y": [1, 1]}).with_columns(pl.col("lab").cast(kind))
+        frame.write_parquet(tmp_path / "t.parquet")
+        for table in (frame, frame.to_pandas(), tmp_path / "t.parquet"):
+            np.testing.assert_array_equal(rows_of(table, rule), [[7, 1], [13, 1]])
+    cells = pl.DataFrame({"lab": pl.Series([99.99, 13], dtype=pl.Float32), "y": [1, 1]})
+    np.testing.assert_array_equal(rows_of(cells, rule), [[7, 1], [13, 1]])
+    path.write_text("lab,y\n9999.0,1\nnone,1\n")
+    with pytest.raises(CellError, match="got text at row 2"):
+        rows_of(path, rule)
+
+
 def test_numbers_that_name_levels_are_the_same_however_they_are_written():
     rule = Rule(column="arm", kind="levels", levels=("0", "1"))
     for cells in (["0", "1", "2"], ["0.0", "1.", "2.0"], [0, 1, 2], [0.0, 1.0, 2.0]):

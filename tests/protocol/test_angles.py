@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, Person
-from fedpower.estimator.fit_warnings import NoiseWarning
+from fedpower.exceptions import NoiseWarning
 from fedpower.protocol.pooled import FLOOR_STDS, Pooled, unit_variances
 from fedpower.protocol.solvers.angles import (
     DETERMINED,

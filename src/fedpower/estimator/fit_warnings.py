@@ -1,9 +1,7 @@
 """Warnings of a fit: noise, bounds, copies, small silos, what was read from rows."""
 
 import math
-import sys
 import threading
-import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpower.exceptions import warn
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.sums import same_rows
@@ -25,20 +24,8 @@ from fedpower.sums.survey import STAGES, Survey, levels_warnings, pooled_columns
 from fedpower.values import is_sparse
 
 
-def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line outside this package that called it."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("fedpower."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
-
-
 class PrivacyLeakWarning(RuntimeWarning):
     """A number was read from the rows without noise, instead of being given as a public fact."""
-
-
-class NoiseWarning(UserWarning):
-    """No component of a private fit is determined: the result may be nothing but noise."""
 
 
 class ClippingWarning(UserWarning):

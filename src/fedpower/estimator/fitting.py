@@ -9,8 +9,6 @@ from typing import Any
 from fedpower.engines.inprocess import Run, check_ledgers, federate, prepare_silos, read_silos, survey_silos
 from fedpower.estimator.fit_warnings import (
     ClippingWarning,
-    NoiseWarning,
-    warn,
     warn_about_repeats,
     warn_about_rows,
     warn_about_study,
@@ -25,7 +23,7 @@ from fedpower.estimator.terms import (
     rank_and_width,
     shortens,
 )
-from fedpower.exceptions import InputError, is_showable, require
+from fedpower.exceptions import InputError, NoiseWarning, is_showable, require, warn
 from fedpower.options import Edge, Iterative, Node, Options
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.outcome import Outcome
@@ -80,6 +78,8 @@ def open_silos(silos: Any, options: Options, extra: Extra = "refuse") -> tuple[O
 
 def with_levels(options: Options, tables: Iterable[Any]) -> Options:
     """Return the options with rules for the categories that data frames declare; private fits refuse them."""
+    if options.network is not None:  # an edge list may declare its nodes
+        return options
     book = CodeBook() if options.codebook is None else options.codebook
     rules = {} if book.rules is None else book.rules.as_content()
     found: dict[str, Any] = {}
@@ -102,16 +102,14 @@ def with_levels(options: Options, tables: Iterable[Any]) -> Options:
     return replace(options, codebook=replace(book, rules=table_rules({**rules, **found}, "the code book")))
 
 
-def named_sources(
-    silos: Any, options: Options, *, nodes: Sequence[str] | None = None
-) -> dict[str, RowSource]:
+def named_sources(silos: Any, options: Options) -> dict[str, RowSource]:
     """Return the silos' sources by name: given names, or a file's, or its number."""
     items = named_silos(silos)
     network, person = options.network, options.person
     if network is not None:
         networks = {
             name: open_network(
-                silo, unit=network.name, nodes=nodes, name=label, edge_weight=network.max_weight
+                silo, unit=network.name, nodes=network.nodes, name=label, edge_weight=network.max_weight
             )
             for name, (silo, label) in items.items()
         }
