@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpower import CodeBook, FedCommunities, FedCovariance, FedPCA
+from fedpower import CodeBook, FedCovariance, FedPCA
 from fedpower.options import Options, from_flat
 
 _VALUES = ("codebook", "unit", "noise", "aggregation", "solver")
@@ -44,11 +44,3 @@ def comparisons(items: Sequence[str], winner: str = "winner", loser: str = "lose
 def fed_covariance(**given: Any) -> FedCovariance:
     known = signature(FedCovariance).parameters
     return FedCovariance(**{name: value for name, value in values_of(given).items() if name in known})
-
-
-def fed_communities(n_communities: int, **given: Any) -> FedCommunities:
-    unit, nodes = given.pop("unit", "edge"), given.pop("nodes", None)
-    made = values_of({**given, "network": unit} if unit in ("edge", "row") else given)
-    known = signature(FedCommunities).parameters
-    kept = {name: value for name, value in made.items() if name in known}
-    return FedCommunities(n_communities, nodes=nodes, **kept)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
-from benchmarks.fits import fed_communities
 from benchmarks.runner import MissingError, Record, Table, case
-from fedpower import FedCommunities
-from fedpower.analysis import agreement
+from fedpower import Edge, FedCovariance, Node
+from fedpower.analysis import Communities, agreement
 
 FOLDER = "graspologic/datasets/mice/"
 REGIONS, FIBRES, DELTA = 332, 100, 1e-6
@@ -69,15 +69,16 @@ def networks(
         raise MissingError("wheel=FILE must name graspologic's (pip download --no-deps graspologic)")
     layers, labels = _blocks(simulated, 4) if simulated else mice(Path(str(wheel)))
     records: list[Record] = []
-    for unit in ("edge", "row"):
-        exact = FedCommunities(2, unit=unit, epsilon=math.inf).fit_silos(layers, labels)
+    analysis = Communities(2, labels=labels)
+    for protected in (Edge(), Node()):
+        exact = clone(analysis).fit(FedCovariance(unit=protected, epsilon=math.inf).fit_silos(layers))
         ways: list[tuple[str, Any]] = [("exact", "inf")]
         for how, epsilon in (*ways, *itertools.product(("plain", "secure"), epsilons)):
-            given = {"unit": unit, "epsilon": epsilon, "delta": DELTA, "aggregation": how}
             runs = [exact]
             if how != "exact":
-                runs = [fed_communities(2, **given).fit_silos(layers, labels) for _ in range(seeds)]
-            record = {"unit": unit, "how": how, "epsilon": epsilon}
+                model = FedCovariance(unit=protected, epsilon=epsilon, delta=DELTA, aggregation=how)
+                runs = [clone(analysis).fit(model.fit_silos(layers)) for _ in range(seeds)]
+            record = {"unit": protected.name, "how": how, "epsilon": epsilon}
             record["labels"] = [each.agreement_ for each in runs]
             record["exact"] = [agreement(exact.labels_, each.labels_) for each in runs]
             records.append(record | {"angle": [each.subspace_angle_ for each in runs]})

@@ -1,7 +1,7 @@
 """Model II's communities: the share of nodes rightly placed, by what is protected and who adds noise.
 
 ``python -m paper.communities -o docs/reproduction`` writes ``communities.csv`` and the picture. Every
-release is the product's (`FedCommunities`), with noise of the operating system: numbers repeat within
+release is the product's (`FedCovariance`), with noise of the operating system: numbers repeat within
 their spread, not bit by bit.
 """
 
@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpower import FedCommunities
+from fedpower import Edge, FedCovariance, Node
+from fedpower.analysis import Communities
 from fedpower.experiments.attack import INK, drawing, saved
 from fedpower.protocol.study import Aggregation
 from fedpower.rows.networks import NetworkUnit
@@ -67,9 +68,10 @@ def placed(size: Size, repetition: int, epsilon: float) -> Iterator[Placed]:
     for unit, how in NAMES:
         if math.isinf(epsilon) and how == "secure":  # refused: masks need noise
             continue
-        model = FedCommunities(size.rank, unit=unit, epsilon=epsilon, delta=DELTA, aggregation=how)
-        model.fit_silos(layers, truth)
-        yield Placed(unit, how, epsilon, repetition, model.agreement_, model.subspace_angle_)
+        protected = Edge() if unit == "edge" else Node()
+        model = FedCovariance(unit=protected, epsilon=epsilon, delta=DELTA, aggregation=how)
+        found = Communities(size.rank, labels=truth).fit(model.fit_silos(layers))
+        yield Placed(unit, how, epsilon, repetition, found.agreement_, found.subspace_angle_)
 
 
 def shares(found: list[Placed], unit: str, how: str, epsilon: float) -> NDArray[np.float64]:

@@ -82,8 +82,6 @@ def test_the_version_is_the_same_everywhere():
 
 
 def test_public_names_exist_and_unknown_ones_are_refused():
-    for name in fedpower.__all__:
-        assert getattr(fedpower, name) is not None
     assert set(fedpower.__all__) <= set(dir(fedpower))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         fedpower.nothing  # noqa: B018

@@ -4,7 +4,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpower.estimator.communities import FedCommunities as FedCommunities
     from fedpower.estimator.fedpca import FedCovariance as FedCovariance
     from fedpower.estimator.fedpca import FedPCA as FedPCA
     from fedpower.estimator.plan import plan as plan
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _NAMES = {
-    "estimator.communities": "FedCommunities",
     "estimator.fedpca": "FedCovariance FedPCA",
     "estimator.plan": "plan",
     "options": "Auto Edge Krylov Node Noise Person Plain PowerMethod Secure Upload",

@@ -1,6 +1,8 @@
 """Errors with one-sentence messages; the command line prints them and exits with status 2."""
 
+import sys
 import unicodedata
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -46,6 +48,18 @@ class ProtocolError(FedpowerError):
 
 class RefusedError(ProtocolError):
     """A silo refused and would refuse again, until its reason is resolved."""
+
+
+class NoiseWarning(UserWarning):
+    """Nothing is determined in a private fit or analysis: the result may be nothing but noise."""
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line outside this package that called it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("fedpower."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def require(condition: bool, name: str, must: str, value: object, hint: str = "") -> None:

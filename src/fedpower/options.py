@@ -6,7 +6,7 @@ go from one to the other.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, dataclass_transform, get_args
@@ -318,12 +318,14 @@ class Person(_Value, kw_only=False):
 
 
 class Edge(_Value, kw_only=False):
-    """Unit of privacy: one edge of one silo's network.
+    """Unit of privacy: one edge of one silo's network. It does not protect a node with all its edges.
+
+    ``nodes`` are the names of all nodes. They are public, and edge lists need them.
 
     Examples
     --------
-    >>> from fedpower import Edge, FedCommunities
-    >>> FedCommunities(3, unit=Edge(max_weight=5.0)).unit
+    >>> from fedpower import Edge, FedCovariance
+    >>> FedCovariance(unit=Edge(max_weight=5.0)).unit
     Edge(max_weight=5.0)
     """
 
@@ -332,6 +334,7 @@ class Edge(_Value, kw_only=False):
         None, "Public maximum weight of an edge; without it weights are 0 or 1.",
         section="rows", kind=float,
     )  # fmt: skip
+    nodes: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         check_edge_weight(self.max_weight)
@@ -340,15 +343,19 @@ class Edge(_Value, kw_only=False):
 class Node(_Value, kw_only=False):
     """Unit of privacy: one row of a silo's adjacency matrix. It does not protect a node with all its edges.
 
+    Rows are scaled to norm 1, unless a code book has another bound. ``nodes`` are the names of all nodes.
+    They are public, and edge lists need them.
+
     Examples
     --------
-    >>> from fedpower import FedCommunities, Node
-    >>> FedCommunities(3, unit=Node()).unit
+    >>> from fedpower import FedCovariance, Node
+    >>> FedCovariance(unit=Node()).unit
     Node()
     """
 
     name: ClassVar[NetworkUnit] = "row"
     max_weight: ClassVar[None] = None
+    nodes: Sequence[str] | None = None
 
 
 Unit = Person | Edge | Node
@@ -457,8 +464,14 @@ class Options(_Value):
 
     @property
     def public(self) -> CodeBook:
-        """The given public numbers about columns; an empty code book without any."""
-        return CodeBook() if self.codebook is None or not self.codebook.is_draft else self.codebook
+        """The given public numbers about columns; an empty code book without any.
+
+        Rows of networks without a bound are scaled to norm 1, as in the paper.
+        """
+        given = CodeBook() if self.codebook is None or not self.codebook.is_draft else self.codebook
+        if isinstance(self.unit, Node) and self.book is None and given.row_norm is None:
+            return replace(given, normalize=True)
+        return given
 
     @property
     def book(self) -> CodeBook | None:
@@ -492,6 +505,11 @@ class Options(_Value):
     def takes_gaps(self) -> bool:
         """Whether missing numbers are allowed: an offset is found, or a code book has one."""
         return self.prepares or self.book is not None
+
+    @property
+    def agreed_ranges(self) -> Any:
+        """The ranges that were given for their own sake; those of a code book's numbers were found."""
+        return self.ranges if self.public.offset is None else None
 
     @property
     def rules(self) -> TableRules | None:

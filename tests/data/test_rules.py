@@ -114,6 +114,26 @@ def test_every_kind_of_table_gives_the_same_numbers(tmp_path, kind):
     np.testing.assert_array_equal(rows_of(table), WANTED)
 
 
+@pytest.mark.parametrize("word", ["9999", 9999.0, "9.999e3"])
+def test_a_missing_word_that_is_a_number_is_found_however_cells_write_it(tmp_path, word):
+    rule = {"lab": {"kind": "number", "missing": 7, "missing_words": [word, "99.99"]}}
+    path = tmp_path / "t.csv"
+    for cell in ("9999", "9999.0", " 9.999e3", "99.99", "99.990"):
+        for line, tail in ((f"{cell},1", "13,1"), (f"{cell.replace('.', ',')};1", "13,0;1")):
+            path.write_text(f"lab{line[-2]}y\n{line}\n{tail}\n")
+            np.testing.assert_array_equal(rows_of(path, rule), [[7, 1], [13, 1]])
+    for kind in (pl.Float64, pl.Float32, pl.Int32, pl.Decimal(8, 2), pl.String):
+        frame = pl.DataFrame({"lab": [9999, 13], "y": [1, 1]}).with_columns(pl.col("lab").cast(kind))
+        frame.write_parquet(tmp_path / "t.parquet")
+        for table in (frame, frame.to_pandas(), tmp_path / "t.parquet"):
+            np.testing.assert_array_equal(rows_of(table, rule), [[7, 1], [13, 1]])
+    cells = pl.DataFrame({"lab": pl.Series([99.99, 13], dtype=pl.Float32), "y": [1, 1]})
+    np.testing.assert_array_equal(rows_of(cells, rule), [[7, 1], [13, 1]])
+    path.write_text("lab,y\n9999.0,1\nnone,1\n")
+    with pytest.raises(CellError, match="got text at row 2"):
+        rows_of(path, rule)
+
+
 def test_numbers_that_name_levels_are_the_same_however_they_are_written():
     rule = Rule(column="arm", kind="levels", levels=("0", "1"))
     for cells in (["0", "1", "2"], ["0.0", "1.", "2.0"], [0, 1, 2], [0.0, 1.0, 2.0]):
@@ -202,7 +222,7 @@ def test_columns_are_dropped_where_they_are_and_matched_by_their_own_names(tmp_p
     columns, sources = match_tables(opened, rules({"pid": "drop", **CLINIC}))
     assert columns == ("sex=F", "sex=M", "sex=other", "age", "weight")
     assert sources["other"].columns == columns
-    with pytest.raises(InputError, match="got a source without 'weight', 'sex'"):
+    with pytest.raises(InputError, match="has no column 'weight', 'sex'"):
         match_tables({"a": opened["other"], "b": open_source(other[["age"]])}, rules(CLINIC))
     with pytest.raises(InputError, match="got rules for 'height', which no table has"):
         match_tables(opened, rules({"height": "number"}))
@@ -312,7 +332,7 @@ def test_columns_beside_comparisons_are_refused_unless_they_are_dropped():
     table = pd.DataFrame({"winner": ["ash"], "loser": ["oak"], "day": [1.0]})
     with pytest.raises(InputError, match="no other column, got 'day'; drop it"):
         signed(table, BOOK)
-    with pytest.raises(InputError, match="must have the column 'loser' of a rule"):
+    with pytest.raises(InputError, match="has no column 'loser', for which"):
         signed(table[["winner"]], BOOK)
     said = {"winner": {"items": ["ash", "oak"], "against": "loser"}, "day": "drop"}
     assert signed(table, CodeBook(rules=table_rules(said, ""))).tolist() == [[1, -1, 1]]

@@ -5,34 +5,40 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.fits import fed_pca
-from budgets import ledgers_in, spent
-from fedpower import Edge, FedCommunities, FedCovariance, FedPCA
+from budgets import ledgers_in
+from fedpower import Edge, FedCovariance, FedPCA, Node
 from fedpower.analysis import Communities, agreement
-from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning
-from fedpower.exceptions import BudgetError, InputError
+from fedpower.estimator.fit_warnings import ClippingWarning
+from fedpower.exceptions import BudgetError, InputError, NoiseWarning
 from fedpower.privacy.ledger import Ledger
+from fedpower.report.covariance import Covariance
 from fedpower.rows.networks import open_network
 from layers import names_of, planted
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::fedpower.estimator.fit_warnings.NoiseWarning",
+    "ignore::fedpower.exceptions.NoiseWarning",
     "ignore::fedpower.estimator.fit_warnings.ClippingWarning",
     "ignore::fedpower.estimator.fit_warnings.RepeatedFitWarning",
 )
 D, K = 60, 3
 LAYERS = [planted(D, K, seed=seed)[0] for seed in range(4)]
 LABELS = planted(D, K)[1]
+UNITS = pytest.mark.parametrize("unit", [Edge(), Node()], ids=["edge", "row"])
 
 
-def central(unit: str) -> tuple[np.ndarray, np.ndarray]:
+def released(silos: list[Any], unit: Edge | Node, **given: Any) -> Covariance:
+    return FedCovariance(unit=unit, **given).fit_silos(silos).release_
+
+
+def central(unit: Edge | Node) -> tuple[np.ndarray, np.ndarray]:
     """The same from pooled networks, by NumPy alone: eigenvalues and eigenvectors."""
-    if unit == "edge":
+    if isinstance(unit, Edge):
         pooled = sum(LAYERS) / len(LAYERS)
     else:
         rows = np.vstack(LAYERS)
@@ -43,23 +49,20 @@ def central(unit: str) -> tuple[np.ndarray, np.ndarray]:
     return values[order], vectors[:, order]
 
 
-def test_what_cannot_be_found_is_refused_before_anything_is_released(tmp_path):
-    silos = {str(seed): planted(seed=seed)[0] for seed in range(2)}
-    paths = ledgers_in(tmp_path, silos, 2.0, 1e-5)
-    for k, y, sentence in (
+def test_what_cannot_be_found_is_refused():
+    release = released([planted(seed=seed)[0] for seed in range(2)], Edge())
+    for k, labels, sentence in (
         (99999, None, "n_communities must be less than"),
         (0, None, "whole number of at least 1"),
         (2, [0, 1], "must have one label per node"),
     ):
         with pytest.raises(InputError, match=sentence):
-            FedCommunities(k, epsilon=1.0).fit_silos(silos, y, ledgers=paths)
-    assert all(spent(path).n_releases == 0 for path in paths.values())
+            Communities(k, labels=labels).fit(release)
 
 
-@pytest.mark.parametrize("unit", ["edge", "row"])
+@UNITS
 def test_without_noise_it_is_what_pooled_networks_give(unit):
-    model = FedCommunities(K, unit=unit, epsilon=math.inf)
-    model.fit_silos(LAYERS, LABELS)
+    model = Communities(K, labels=LABELS).fit(released(LAYERS, unit, epsilon=math.inf))
     values, vectors = central(unit)
     assert np.allclose(model.eigenvalues_, values, rtol=0, atol=1e-8)
     signs = np.sign((model.embedding_ * vectors).sum(axis=0))
@@ -72,67 +75,66 @@ def test_without_noise_it_is_what_pooled_networks_give(unit):
 
 
 @pytest.fixture(scope="module")
-def by_edge() -> FedCommunities:
-    return FedCommunities(K, delta=1e-6, nodes=names_of(D)).fit_silos(LAYERS)
+def by_edge() -> Covariance:
+    return released(LAYERS, Edge(nodes=names_of(D)), delta=1e-6)
 
 
 def test_the_noise_of_an_edge_release_is_what_its_budget_says(by_edge):
-    release = by_edge.release_
-    apart = (release.pooled.covariance - sum(LAYERS) / 4)[np.tril_indices(D, -1)]
+    apart = (by_edge.pooled.covariance - sum(LAYERS) / 4)[np.tril_indices(D, -1)]
     # 1770 normal numbers: their mean square is off by 17% with a chance of 10⁻⁶ at most.
-    assert abs(np.mean(apart**2) / (release.noise_std**2 / 2) - 1) < 0.17
-    alone = FedCovariance(epsilon=1.0, delta=1e-06, unit=Edge()).fit_silos(LAYERS[:1]).release_
-    assert math.isclose(alone.noise_std, 2 * release.noise_std, rel_tol=1e-3)
+    assert abs(np.mean(apart**2) / (by_edge.noise_std**2 / 2) - 1) < 0.17
+    alone = released(LAYERS[:1], Edge(), delta=1e-6)
+    assert math.isclose(alone.noise_std, 2 * by_edge.noise_std, rel_tol=1e-3)
 
 
 def test_the_statement_says_what_is_protected_and_what_is_not(by_edge):
-    said = str(by_edge.privacy_)
+    said = str(by_edge.privacy)
     assert "one edge of one layer of one silo" in said
     assert "a node with many edges is not protected as a whole" in said
     assert "the number of silos, but not of their edges or layers" in said
     assert "row" not in said
-    model = FedCommunities(K, unit="row").fit_silos(LAYERS)
-    assert "one row of one silo" in str(model.privacy_)
-    assert "Every edge is in the rows of both its nodes" in str(model.privacy_)
-    assert model.rates_ is None
+    by_row = released(LAYERS, Node())
+    assert "one row of one silo" in str(by_row.privacy)
+    assert "Every edge is in the rows of both its nodes" in str(by_row.privacy)
+    found = Communities(K).fit(by_row)
+    assert found.rates_ is None
     told = "The mean weight of a pair of nodes is unknown, because rows were scaled"
-    assert any(each.startswith(told) for each in model.analysis_.account().sentences)
-    assert model.release_.silo_sizes["silo-1"] == D
+    assert any(each.startswith(told) for each in found.account().sentences)
+    assert by_row.silo_sizes["silo-1"] == D
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 def test_a_ledger_books_edges_once_and_refuses_what_it_cannot_pay(tmp_path, aggregation):
     ledgers = ledgers_in(tmp_path, [f"silo-{place}" for place in range(1, 5)], 1.2, 1e-5)
-    model = FedCommunities(K, aggregation=aggregation)
-    model.fit_silos(LAYERS, ledgers=ledgers)
+    model = FedCovariance(unit=Edge(), aggregation=aggregation)
+    first = model.fit_silos(LAYERS, ledgers=ledgers).covariance_
     with Ledger.open(ledgers["silo-1"]) as ledger:
         assert ledger.statement()["unit"] == "one edge of this silo's network, present or absent"
     if aggregation == "plain":
-        again = clone(model).set_params(n_communities=2).fit_silos(LAYERS, ledgers=ledgers)
-        assert np.array_equal(again.release_.pooled.covariance, model.release_.pooled.covariance)
+        assert np.array_equal(model.fit_silos(LAYERS, ledgers=ledgers).covariance_, first)
     with pytest.raises(BudgetError):
-        FedCommunities(K, epsilon=1.1).fit_silos(LAYERS, ledgers=ledgers)
+        model.set_params(epsilon=1.1).fit_silos(LAYERS, ledgers=ledgers)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unit", ["edge", "row"])
+@UNITS
 def test_nothing_is_determined_of_networks_without_edges(unit):
     empty = [np.zeros((30, 30)), np.zeros((30, 30))]
     wrong = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(60):
-            wrong += FedCommunities(2, unit=unit).fit_silos(empty).determined_
+            wrong += Communities(2).fit(released(empty, unit)).determined_
     assert wrong <= 2  # of 60 with a chance of 0.002 each: more than 2 once in 4,000
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("unit", "epsilon"), [("edge", 6.0), ("row", 12.0)])
+@pytest.mark.parametrize(("unit", "epsilon"), [(Edge(), 6.0), (Node(), 12.0)])
 def test_the_angle_of_communities_holds_in_nine_of_ten_releases(unit, epsilon):
-    wanted = FedCommunities(K, unit=unit, epsilon=math.inf).fit_silos(LAYERS).embedding_
+    wanted = Communities(K).fit(released(LAYERS, unit, epsilon=math.inf)).embedding_
     held = claimed = 0
     for _ in range(40):
-        found = FedCommunities(K, unit=unit, epsilon=epsilon, delta=1e-6).fit_silos(LAYERS)
+        found = Communities(K).fit(released(LAYERS, unit, epsilon=epsilon, delta=1e-6))
         cosine = np.linalg.svd(wanted.T @ found.embedding_, compute_uv=False)[-1]
         held += np.degrees(np.arccos(min(cosine, 1.0))) <= found.subspace_angle_
         claimed += found.determined_
@@ -143,25 +145,24 @@ def test_the_angle_of_communities_holds_in_nine_of_ten_releases(unit, epsilon):
 def test_weights_beyond_the_public_maximum_are_capped_and_that_is_told_their_owner_alone(tmp_path):
     heavy = [4 * layer for layer in LAYERS]
     with pytest.raises(InputError, match="edge_weight"):
-        FedCommunities(K).fit_silos(heavy)
+        released(heavy, Edge())
     with pytest.warns(ClippingWarning, match="^no edge weighs more than 1e-09 of edge_weight"):
-        FedCommunities(K, epsilon=math.inf, unit=Edge(1e9)).fit_silos(LAYERS)
+        released(LAYERS, Edge(1e9), epsilon=math.inf)
     with pytest.warns(ClippingWarning, match="^[0-9]+ of [0-9]+ edges weigh more than edge_weight") as told:
-        exact = FedCommunities(K, epsilon=math.inf, unit=Edge(2.0)).fit_silos(heavy)
+        exact = released(heavy, Edge(2.0), epsilon=math.inf)
     sentence, place = str(told[0].message), exact.save(tmp_path / "out")
     assert not any(sentence in path.read_text(errors="replace") for path in place.iterdir())
     with warnings.catch_warnings():
         warnings.simplefilter("error", ClippingWarning)
-        FedCommunities(K, epsilon=math.inf, unit=Edge(1.5)).fit_silos(LAYERS)
-    assert np.array_equal(exact.release_.pooled.covariance, sum(LAYERS) / 4)
-    noised = FedCommunities(K, unit=Edge(2.0)).fit_silos(heavy)
-    assert "the largest weight of an edge, 2" in str(noised.privacy_)
+        released(LAYERS, Edge(1.5), epsilon=math.inf)
+    assert np.array_equal(exact.pooled.covariance, sum(LAYERS) / 4)
+    assert "the largest weight of an edge, 2" in str(released(heavy, Edge(2.0)).privacy)
 
 
 def test_what_is_about_rows_is_refused_of_edges():
     with pytest.raises(InputError, match="fit_silos"):
         FedPCA(2, unit=Edge()).fit(LAYERS[0])
-    release = FedCovariance(epsilon=math.inf).fit_silos(LAYERS).release_
+    release = FedCovariance(epsilon=math.inf).fit_silos(LAYERS)
     with pytest.raises(InputError, match="must come from networks"):
         Communities(2).fit(release)
     for settings, said in (
@@ -188,15 +189,24 @@ def named(*nodes: tuple[str, str] | None) -> list[Any]:
         (named(("a", "b"), None), "either every network or none must name its nodes"),
     ],
 )
-@pytest.mark.parametrize("model", [FedCommunities(1), FedCovariance(unit=Edge())])
-def test_networks_on_other_nodes_are_refused_as_networks(model, silos, said):
+def test_networks_on_other_nodes_are_refused_as_networks(silos, said):
     with pytest.raises(InputError, match=said) as caught:
-        model.fit_silos(silos)
+        released(silos, Edge())
     assert "column" not in str(caught.value)
 
 
 def test_noise_alone_and_a_delta_that_gives_a_pair_of_nodes_away_are_warned_of():
+    release = released([np.zeros((30, 30)), np.zeros((30, 30))], Edge(), epsilon=0.05)
     with pytest.warns(NoiseWarning, match="the communities are not determined"):
-        FedCommunities(2, epsilon=0.05).fit_silos([np.zeros((30, 30)), np.zeros((30, 30))])
+        Communities(2).fit(release)
     with pytest.warns(UserWarning, match="below 1/1770, as a silo has 1770 pairs of nodes, got 0.5"):
-        FedCommunities(K, delta=0.5).fit_silos(LAYERS)
+        released(LAYERS, Edge(), delta=0.5)
+
+
+def test_edge_lists_are_fitted_on_the_public_nodes_that_a_unit_names():
+    nodes = names_of(6)
+    layer = pd.DataFrame({"source": nodes[:3], "target": nodes[3:]}).astype("category")
+    for unit in (Edge(nodes=nodes), Node(nodes)):
+        assert released([layer], unit).names == tuple(nodes)
+    with pytest.raises(InputError, match="must have a public list of all nodes, got none; give nodes"):
+        released([layer], Edge())

@@ -16,8 +16,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.fits import fed_pca
-from fedpower import CodeBook, Edge, FedCommunities, FedCovariance, FedPCA, load
-from fedpower.analysis import Correlations
+from fedpower import CodeBook, Edge, FedCovariance, FedPCA, Node, load
+from fedpower.analysis import Communities, Correlations
 from fedpower.engines.inprocess import available_cores, share_cores
 from fedpower.exceptions import InputError
 from fedpower.report.export import write_onnx
@@ -241,14 +241,13 @@ def test_adjacency_data_frames_name_their_nodes():
     names = [f"n{place}" for place in range(10)]
     network = np.kron(np.eye(2), np.ones((5, 5))) - np.eye(10)
     frame = pd.DataFrame(network, index=names, columns=names)
-    found = FedCommunities(2, epsilon=INF).fit_silos([frame])
+    found = Communities(2).fit(FedCovariance(epsilon=INF, unit=Edge()).fit_silos([frame]))
     assert list(found.feature_names_in_) == names
     assert found.labels_.tolist() == [0] * 5 + [1] * 5
-    mixed = FedCommunities(2, epsilon=INF, nodes=names[::-1]).fit_silos([frame])
+    mixed = FedCovariance(epsilon=INF, unit=Edge(nodes=names[::-1])).fit_silos([frame])
     assert list(mixed.feature_names_in_) == names[::-1]
-    assert FedCovariance(epsilon=INF, unit=Edge()).fit_silos([frame]).release_.names == tuple(names)
     with pytest.raises(InputError, match="nodes must be the labels of the data frame"):
-        FedCommunities(2, epsilon=INF, nodes=[*names[1:], "other"]).fit_silos([frame])
+        FedCovariance(epsilon=INF, unit=Node([*names[1:], "other"])).fit_silos([frame])
 
 
 def test_the_report_is_a_page_at_a_path(tmp_path):

@@ -10,8 +10,7 @@ from scipy.linalg import subspace_angles
 from benchmarks.fits import fed_pca
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA, Person, load
-from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.exceptions import InputError
+from fedpower.exceptions import InputError, NoiseWarning
 from fedpower.privacy import Ledger, epsilon_of
 from fedpower.rules.rules import table_rules
 

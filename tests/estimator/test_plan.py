@@ -8,10 +8,9 @@ import pytest
 
 from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, load, plan
-from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.estimator.plan import full_spectrum, planned, spectrum_of_gap, spectrum_of_result
 from fedpower.estimator.terms import options_of
-from fedpower.exceptions import InputError
+from fedpower.exceptions import InputError, NoiseWarning
 from fedpower.linalg import sin_theta
 from problems import Array
 

@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from benchmarks.fits import fed_pca
 from budgets import ledgers_in
-from fedpower import FedCommunities, FedPCA
+from fedpower import Edge, FedCovariance, FedPCA
 from fedpower.estimator import fit_warnings as repeats
 from fedpower.estimator.fit_warnings import RepeatedFitWarning
 from layers import planted
@@ -74,7 +74,7 @@ def test_first_exact_and_recorded_fits_go_without_a_warning(tmp_path):
             FedPCA(2, epsilon=math.inf).fit(rows(5))
             fed_pca(2, **KNOWN).fit_silos({"north": rows(8)}, ledgers=ledgers)
         for _ in range(2):  # zeros are in anybody's data
-            FedCommunities(2).fit_silos([np.zeros((6, 6))])
+            FedCovariance(unit=Edge()).fit_silos([np.zeros((6, 6))])
 
 
 def test_preparation_before_a_fit_is_no_second_fit_but_counts_in_the_sum():
@@ -97,9 +97,9 @@ def test_files_and_networks_are_known_again(tmp_path):
     layers = [planted(30, seed=seed)[0] for seed in range(3)]
     with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
-        FedCommunities(2).fit_silos(layers[:2])
-        FedCommunities(2).fit_silos([planted(30, seed=9)[0]])
+        FedCovariance(unit=Edge()).fit_silos(layers[:2])
+        FedCovariance(unit=Edge()).fit_silos([planted(30, seed=9)[0]])
         assert told(recorded) == []
-        FedCommunities(2).fit_silos(layers[1:])
+        FedCovariance(unit=Edge()).fit_silos(layers[1:])
     (sentence,) = told(recorded)
     assert sentence.startswith("these networks are fitted privately for the second time")

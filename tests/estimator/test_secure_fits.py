@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.fits import fed_covariance, fed_pca
 from budgets import ledgers_in, spent
-from fedpower import CodeBook, FedCommunities, FedPCA, Secure
+from fedpower import CodeBook, Edge, FedPCA, Secure
 from fedpower.engines.inprocess import Run, federate, read_silos
 from fedpower.estimator.plan import planned
 from fedpower.estimator.terms import build_study, options_of, public_treatment
@@ -97,7 +97,7 @@ def test_many_silos_are_as_accurate_as_one_curator_who_holds_all_rows():
 @pytest.mark.parametrize(
     "model",
     [fed_pca(2, **EXACT), fed_pca(2, scores_epsilon=math.inf, solver="krylov", **EXACT),
-     fed_covariance(**EXACT), FedCommunities(2, **EXACT)],
+     fed_covariance(**EXACT), fed_covariance(unit=Edge(), **EXACT)],
     ids=lambda model: type(model).__name__,
 )  # fmt: skip
 def test_exact_secure_sums_are_refused_before_anything_is_read(model):

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, load
-from fedpower.estimator.fit_warnings import NoiseWarning
+from fedpower.exceptions import NoiseWarning
 from fedpower.linalg import sin_theta
 from fedpower.protocol.solvers.angles import DETERMINED
 from problems import Array

@@ -24,7 +24,7 @@ from studies import (
     write_study,
 )
 
-from fedpower import FedCommunities, FedCovariance, FedPCA, load
+from fedpower import Edge, FedCovariance, FedPCA, load
 from fedpower.analysis import Communities, Completion
 from fedpower.exceptions import CellError, InputError, RefusedError
 from fedpower.federation.coordinator import StudyRun
@@ -335,7 +335,7 @@ ANALYSED = {
     "network": (
         NETWORK,
         lambda path, name: write_layer(path, LAYERS[name]),
-        FedCommunities(2, nodes=names_of(D), epsilon=math.inf),
+        FedCovariance(unit=Edge(nodes=names_of(D)), epsilon=math.inf),
         Communities(2),
     ),
 }

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ import pyarrow.parquet
 import pytest
 from scipy import sparse
 
-from benchmarks.fits import fed_communities, fed_pca
+from benchmarks.fits import fed_pca
 from budgets import spent
-from fedpower import FedPCA
+from fedpower import Edge, FedCovariance, FedPCA, Node
 from fedpower.exceptions import LedgerError
 from fedpower.privacy import Ledger
 from fedpower.rows.opening import open_source, split_by_group
@@ -236,15 +236,15 @@ def test_another_reading_of_a_version_and_silos_by_another_column_are_other_rele
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("first", [{"edge_weight": 1.0}, {"unit": "row"}], ids=["edge_weight", "edge or row"])
+@pytest.mark.parametrize("first", [Edge(1.0), Node()], ids=["edge_weight", "edge or row"])
 def test_a_network_is_answered_in_both_worlds(tmp_path, first, world):
     path = tmp_path / "north.csv"
     path.write_text(f"source,target,weight\nv0,v{world},1\n")
-    held = (path, {"nodes": [f"v{place}" for place in range(12)]}), (sparse.csr_array(planted(12)[0]), {})
+    held = (path, [f"v{place}" for place in range(12)]), (sparse.csr_array(planted(12)[0]), None)
     for place, (silo, nodes) in enumerate(held):
         ledger = make_ledger(tmp_path / f"{place}.ledger")
-        for terms in (first, {"edge_weight": 2.0}):
-            model = fed_communities(2, epsilon=0.01, delta=1e-6, **nodes, **terms)
+        for unit in (first, Edge(2.0)):
+            model = FedCovariance(epsilon=0.01, delta=1e-6, unit=replace(unit, nodes=nodes))
             model.fit_silos({"north": silo}, ledgers={"north": ledger})
 
 

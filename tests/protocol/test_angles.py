@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, Person
-from fedpower.estimator.fit_warnings import NoiseWarning
+from fedpower.exceptions import NoiseWarning
 from fedpower.protocol.pooled import Pooled, unit_variances
 from fedpower.protocol.solvers.angles import DETERMINED, Directions, between, exact_angles, moment_angles
 from problems import Array

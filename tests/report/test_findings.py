@@ -12,7 +12,7 @@ from parsed_page import parsed, words
 
 from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, load
-from fedpower.estimator.fit_warnings import NoiseWarning
+from fedpower.exceptions import NoiseWarning
 from fedpower.report.page import result_page as page
 
 Array = NDArray[np.float64]

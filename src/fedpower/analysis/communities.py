@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.cluster import contingency_matrix
 
 from fedpower.analysis.base import Analysis, Contents
-from fedpower.exceptions import InputError, require
+from fedpower.exceptions import InputError, NoiseWarning, require, warn
 from fedpower.linalg import Array, fix_signs, goe_quantile
 from fedpower.options import setting
 from fedpower.protocol.solvers.angles import (
@@ -67,11 +67,14 @@ class Communities(Analysis):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedpower import FedCommunities
+    >>> from fedpower import Edge, FedCovariance
     >>> from fedpower.analysis import Communities
     >>> network = np.kron(np.eye(2), np.ones((5, 5))) - np.eye(10)
-    >>> release = FedCommunities(2, epsilon=float("inf")).fit_silos([network])
-    >>> Communities(2, labels=[0] * 5 + [1] * 5).fit(release).agreement_
+    >>> model = FedCovariance(epsilon=float("inf"), unit=Edge()).fit_silos([network])
+    >>> found = Communities(2, labels=[0] * 5 + [1] * 5).fit(model)
+    >>> found.labels_.tolist()
+    [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]
+    >>> found.agreement_
     1.0
     """
 
@@ -95,7 +98,8 @@ class Communities(Analysis):
             raise InputError(
                 "communities must come from networks, got tables; see `fedpower fit --network edge`"
             )
-        compared = self.compared(release.names)
+        require(k < len(release.names), "n_communities", "less than the number of nodes", k)
+        compared = self._compared(release.names)
         by_edge, std = unit == "edge", release.noise_std * most
         matrix = np.array(release.pooled.covariance)
         if by_edge:
@@ -129,12 +133,15 @@ class Communities(Analysis):
             self.agreement_ = agreement(truth, self.labels_[nodes])
             self.adjusted_rand_ = float(adjusted_rand_score(truth, self.labels_[nodes]))
             self.n_compared_ = len(nodes)
+        if not self.determined_ and release.noise_std > 0:
+            warn(
+                "the communities are not determined: noise may turn their directions by more than 45°; "
+                "add networks, use a larger epsilon, or aggregation='secure'",
+                NoiseWarning,
+            )
 
-    def compared(self, names: Sequence[str]) -> tuple[Labels, Any] | None:
-        """Return which of all nodes are compared, and their labels; refuse a k or labels that cannot be."""
-        self._check_parameters()
-        k, must = self.n_communities, "less than the number of nodes"
-        require(k < len(names), "n_communities", must, k)
+    def _compared(self, names: Sequence[str]) -> tuple[Labels, Any] | None:
+        """Return which of all nodes are compared, and their labels; refuse labels that cannot be."""
         if self.labels is None:
             return None
         if isinstance(self.labels, Mapping):
@@ -177,7 +184,7 @@ class Communities(Analysis):
         else:
             yield (
                 "The mean weight of a pair of nodes is unknown, because rows were scaled to norm 1; "
-                "use unit='edge' to get it."
+                "protect edges to get it."
             )
         if self.agreement_ is not None:
             yield (

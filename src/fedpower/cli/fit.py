@@ -18,9 +18,9 @@ from fedpower.cli.options import READING, Command, given_options, option, option
 from fedpower.cli.results import print_result
 from fedpower.cli.silos import find_ledgers, named_files, note_doubts, open_networks, open_silos, read_vector
 from fedpower.engines.inprocess import Run
-from fedpower.estimator.fit_warnings import NoiseWarning, RepeatedFitWarning
+from fedpower.estimator.fit_warnings import RepeatedFitWarning
 from fedpower.estimator.fitting import Data, fit_data, open_data, prepare_data
-from fedpower.exceptions import InputError
+from fedpower.exceptions import InputError, NoiseWarning
 from fedpower.files import new_file, new_folder, require_room
 from fedpower.options import FLAT, Options, Secure, from_flat
 from fedpower.privacy import Ledger
@@ -108,10 +108,8 @@ def _opened(
 ) -> tuple[Data, Options]:
     """Return the rows of a fit and its options; report what may be odd about the rows."""
     if given["network"] is not None:
-        rows = {"normalize": True} if given["network"] == "row" else {}
-        wanted = from_flat({"noise": "covariance", "solver": "upload", **rows, **flat})
-        data = open_data(open_networks(given), wanted)
-        return data, wanted
+        wanted = from_flat({"noise": "covariance", "solver": "upload", **flat})
+        return open_data(open_networks(given), wanted), wanted
     listed = None
     if variants is not None:  # of the first file, where the list names no alleles
         listed = variants.columns(open_source(next(iter(named_files(given["files"]).values()))))

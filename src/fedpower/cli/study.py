@@ -127,8 +127,6 @@ def _content(given: dict[str, Any]) -> dict[str, Any]:
         if spec.section not in (None, "columns") and given.get(name) is not None:
             tables.setdefault(spec.section, {})[name] = given[name]
     rows = tables["rows"]
-    if given["network"] == "row":  # as the paper does
-        rows.setdefault("normalize", True)
     if book is not None and not book.is_draft and not book.follows_rules:
         if numbers or given["ranges"] or {"row_norm", "normalize"} & rows.keys():
             raise InputError("--codebook must go without files, ranges and bounds, which it has, got both")

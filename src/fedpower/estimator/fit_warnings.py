@@ -1,9 +1,7 @@
 """Warnings of a fit: noise, bounds, copies, small silos, what was read from rows."""
 
 import math
-import sys
 import threading
-import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpower.exceptions import warn
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.sums import same_rows
@@ -21,24 +20,12 @@ from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_gaps
 from fedpower.sums.local import LocalMoment
-from fedpower.sums.survey import STAGES, Survey, levels_warnings, pooled_columns, units_warning
+from fedpower.sums.survey import STAGES, Survey, cells_warnings, pooled_columns, units_warning
 from fedpower.values import is_sparse
-
-
-def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line outside this package that called it."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("fedpower."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
 
 
 class PrivacyLeakWarning(RuntimeWarning):
     """A number was read from the rows without noise, instead of being given as a public fact."""
-
-
-class NoiseWarning(UserWarning):
-    """No component of a private fit is determined: the result may be nothing but noise."""
 
 
 class ClippingWarning(UserWarning):
@@ -50,9 +37,9 @@ class RowsWarning(UserWarning):
 
 
 def warn_about_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
-    """Warn of words that are no level of their column, and of columns that may be in other units."""
+    """Warn of words that are no level, of cells outside ranges, and of columns that may be in other units."""
     held: list[LocalMoment | Survey] = [*moments.values()]
-    said = list(dict.fromkeys(each for moment in held for each in levels_warnings(moment.source)))
+    said = list(dict.fromkeys(each for moment in held for each in cells_warnings(moment.source)))
     pooled = pooled_columns([each for each in held if isinstance(each, LocalMoment)])
     for moment, treated in zip(held if len(held) > 1 else (), pooled or repeat(None), strict=False):
         said += units_warning(moment, study.groups, study.columns, treated)

@@ -9,8 +9,6 @@ from typing import Any
 from fedpower.engines.inprocess import Run, check_ledgers, federate, prepare_silos, read_silos, survey_silos
 from fedpower.estimator.fit_warnings import (
     ClippingWarning,
-    NoiseWarning,
-    warn,
     warn_about_repeats,
     warn_about_rows,
     warn_about_study,
@@ -25,7 +23,7 @@ from fedpower.estimator.terms import (
     rank_and_width,
     shortens,
 )
-from fedpower.exceptions import InputError, is_showable, require
+from fedpower.exceptions import InputError, NoiseWarning, is_showable, require, warn
 from fedpower.options import Edge, Iterative, Node, Options
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.outcome import Outcome
@@ -40,7 +38,7 @@ from fedpower.rows.networks import NetworkSource, open_network, require_same_nod
 from fedpower.rows.opening import name_of_silo, open_source, rows_at
 from fedpower.rows.ruled import every_problem, match_tables, rules_of_source
 from fedpower.rows.source import Extra, RowSource
-from fedpower.rows.units import by_unit
+from fedpower.rows.units import by_unit, with_ranges
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
@@ -68,6 +66,7 @@ class Data:
 def open_data(silos: Any, options: Options, extra: Extra = "refuse") -> Data:
     """Return the silos' rows from any data that a user gives for them."""
     columns, sources = match_tables(named_sources(silos, options), options.rules, extra=extra)
+    sources = {name: with_ranges(source, options.agreed_ranges) for name, source in sources.items()}
     return Data(sources=sources, columns=columns, rules=rules_of_source(next(iter(sources.values()))))
 
 
@@ -80,6 +79,8 @@ def open_silos(silos: Any, options: Options, extra: Extra = "refuse") -> tuple[O
 
 def with_levels(options: Options, tables: Iterable[Any]) -> Options:
     """Return the options with rules for the categories that data frames declare; private fits refuse them."""
+    if options.network is not None:  # an edge list may declare its nodes
+        return options
     book = CodeBook() if options.codebook is None else options.codebook
     rules = {} if book.rules is None else book.rules.as_content()
     found: dict[str, Any] = {}
@@ -102,16 +103,14 @@ def with_levels(options: Options, tables: Iterable[Any]) -> Options:
     return replace(options, codebook=replace(book, rules=table_rules({**rules, **found}, "the code book")))
 
 
-def named_sources(
-    silos: Any, options: Options, *, nodes: Sequence[str] | None = None
-) -> dict[str, RowSource]:
+def named_sources(silos: Any, options: Options) -> dict[str, RowSource]:
     """Return the silos' sources by name: given names, or a file's, or its number."""
     items = named_silos(silos)
     network, person = options.network, options.person
     if network is not None:
         networks = {
             name: open_network(
-                silo, unit=network.name, nodes=nodes, name=label, edge_weight=network.max_weight
+                silo, unit=network.name, nodes=network.nodes, name=label, edge_weight=network.max_weight
             )
             for name, (silo, label) in items.items()
         }

@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedpower.engines.inprocess import Paths
-from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
-from fedpower.exceptions import InputError, require
+from fedpower.estimator.fit_warnings import PrivacyLeakWarning
+from fedpower.exceptions import InputError, require, warn
 from fedpower.options import Auto, Edge, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON, Outlook, scores_share, shares_of

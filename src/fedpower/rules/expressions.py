@@ -97,7 +97,10 @@ def compiled(
     gaps: bool = False,
     plain: bool = False,
 ) -> Compiled:
-    """Return a rule as expressions over raw batches of this schema; ``plain`` for a default rule."""
+    """Return a rule as expressions over raw batches of this schema; ``plain`` for a default rule.
+
+    Numbers and dates are yet to be clipped to the rule's range.
+    """
     if rule.kind == "comparison":
         return _comparisons(rule, cells, schema)
     column = _READERS[rule.kind](rule, cells[rule.column], schema[rule.column], plain)
@@ -122,8 +125,6 @@ def compiled(
         value, fill = column.value, None if counts_for_nothing else rule.fill
         if fill is not None:
             value = pl.when(column.missing).then(fill).otherwise(value)
-        if rule.range is not None:
-            value = value.clip(*rule.range)
         values = [value, *([column.missing.cast(pl.Float64)] if rule.indicator else [])]
     return Compiled(rule=rule, values=values, problems=problems, stages=column.stages)
 
@@ -156,15 +157,18 @@ def _typed_numbers(rule: Rule, dtype: Any, plain: bool) -> _Column:
         must = "hold integers that are exact in float64, below 2^53 in size"
         problems = (Problem(must, "a larger one", ~exact, "subtract a public number"),)
     missing = cell.is_null() | value.is_nan() if dtype.is_float() else cell.is_null()
-    listed: list[float] = []
-    if rule.missing_words:
-        words = pl.Series(rule.missing_words, dtype=pl.String)
-        listed = words.cast(pl.Float64, strict=False).drop_nulls().to_list()
+    listed = _listed_numbers(rule, pl.Float32 if dtype == pl.Float32 else pl.Float64)
     if listed:
         missing = missing | cell.cast(pl.Float64).is_in(listed)
     if listed or (dtype.is_float() and not plain):
         value = pl.when(~missing).then(value)
     return _Column(value, missing, problems)
+
+
+def _listed_numbers(rule: Rule, dtype: Any) -> list[float]:
+    """Return the missing words that are numbers, as a column of a type stores them."""
+    words = pl.Series(rule.missing_words, dtype=pl.String).cast(pl.Float64, strict=False).drop_nulls()
+    return words.cast(dtype).cast(pl.Float64).to_list()
 
 
 def _text_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
@@ -178,6 +182,8 @@ def _text_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     if cells.logical:
         truth = text.str.to_lowercase()
         value = pl.when(truth == "true").then(1.0).when(truth == "false").then(0.0).otherwise(value)
+    if listed := _listed_numbers(rule, pl.Float64):
+        missing = missing | value.is_in(listed).fill_null(value=False)
     wrong = ~missing & (value.is_null() | value.is_nan())
     if rule.missing_words or not plain:
         value = pl.when(~missing).then(value)
