@@ -1,5 +1,6 @@
 """Matrices, blocks of rows, public numbers and names of columns: what rows and rules are made of."""
 
+import difflib
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -68,6 +69,13 @@ def shown(names: Sequence[str], most: int = 5) -> str:
     """Return the names quoted and joined, the first few when there are many."""
     quoted = ", ".join(f"'{name}'" for name in names[:most])
     return quoted if len(names) <= most else f"{quoted} and {len(names) - most} more"
+
+
+def no_column(name: str, missing: Sequence[str], have: Sequence[str], more: str = "") -> InputError:
+    """Return the error for columns that are not there, with the name that is nearest to the first."""
+    near = difflib.get_close_matches(missing[0], have, 1)
+    hint = f"did you mean '{near[0]}'?" if near else f"it has {shown(have)}"
+    return InputError(f"{name} has no column {shown(missing)}{more}; {hint}")
 
 
 def label_of(columns: tuple[str, ...] | None, index: int) -> str:

@@ -57,13 +57,13 @@ def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_re
     listed = keys()
     said = run("study", "init", "s.toml", *STUDY, "--epsilon", "inf", *listed)
     assert (said.exit_code, said.stdout) == (2, "")
-    assert "must have a finite epsilon, got epsilon=inf; without noise, secure sums" in said.stderr
+    assert "must have a finite epsilon, got --epsilon inf; without noise, secure sums" in said.stderr
     assert not (here / "s.toml").exists()
     path = write_study(*listed)
     path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = inf"))
     said = run("study", "check", path)
     assert (said.exit_code, said.stdout) == (2, "")
-    assert "aggregation='secure' must have a finite epsilon, got epsilon=inf" in said.stderr
+    assert "aggregation = 'secure' must have a finite epsilon, got epsilon = inf" in said.stderr
 
 
 def test_init_writes_a_study_of_every_parameter_that_check_finds_in_order(here):

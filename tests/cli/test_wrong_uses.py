@@ -1,6 +1,7 @@
 # ruff: noqa: E501
 """Every wrong use is refused: status 2 and one line that names the option or file at fault; nothing is written or charged."""
 
+import ast
 import json
 import os
 import re
@@ -9,12 +10,18 @@ import shlex
 import shutil
 import subprocess
 from contextlib import chdir
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hospitals import EXACT, PRIVATE, PROGRAM, run, succeed
 from row_forms import write_xlsx
+
+import fedpower
+from fedpower.cli.console import in_options
+from fedpower.cli.options import SHARED
+from fedpower.options import FLAT
 
 SHORT = {
     "EXACT": shlex.join(EXACT),
@@ -164,6 +171,7 @@ export model --to plink --rows holes.csv -o out | holes.csv
 plan -k 3 --epsilon 1 | --n-features
 plan --n-features 30 --rows 20000 -k 3 --epsilon 1 --gap 0.1 --spectrum 1 | --gap
 plan --n-features 30 --rows 20000 -k 3 --epsilon 1 --spectrum a,b | --spectrum
+plan --n-features 30 --rows 20000 -k 3 --epsilon 1 --spectrum 0.3,0.2,0.1 | k + 1 = 4 values
 plan --n-features 3 --rows 0 -k 1 --epsilon 1 | --rows
 plan x.npy --n-features 3 --rows 9 -k 1 --epsilon 1 | --n-features
 fit north.csv -k loud --epsilon 1 | -k
@@ -394,6 +402,7 @@ def check(
     assert not logged or "full" in str(place), errors
     assert sentence.startswith("Error: ")
     assert at_fault in sentence
+    assert not CALLS.search(sentence)
     assert CELL not in errors
     assert contents(place) == before
 
@@ -418,6 +427,29 @@ def test_a_wrong_use_names_what_is_at_fault_and_leaves_no_trace(place, use, at_f
     before = contents(place)
     said = run(*words_of(use))
     check(place, before, (said.exit_code, said.stdout, said.stderr), at_fault)
+
+
+CALLS = re.compile(r"\b([a-z_]+)=(?:True|False|inf|\w+\(\)|[\['\"{])")
+"""Python's way to give a parameter."""
+
+
+def hints() -> list[str]:
+    """Return the texts of the package that give a parameter as Python does, x for what they fill in."""
+    texts = set()
+    for path in Path(fedpower.__file__).parent.rglob("*.py"):
+        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        filled = [node.values for node in nodes if isinstance(node, ast.JoinedStr)]
+        within = {*chain(*filled)}
+        for parts in [*filled, *([node] for node in nodes if node not in within)]:
+            texts.add("".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in parts))
+    known = FLAT.keys() | SHARED.keys()
+    return sorted(text for text in texts if "\n" not in text and known & set(CALLS.findall(text)))
+
+
+@pytest.mark.parametrize("hint", hints())
+def test_the_command_line_gives_parameters_as_options(hint):
+    assert not CALLS.search(in_options(hint))
+    assert not CALLS.search(in_options(f"study.toml must be another; {hint}"))
 
 
 def in_a_process(use: str, *, room: int = resource.RLIM_INFINITY) -> tuple[int, str, str]:

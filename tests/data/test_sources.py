@@ -53,7 +53,7 @@ def test_selecting_reorders_and_drops(source):
     np.testing.assert_array_equal(read_all(again, 9), read_all(source)[:, [0, 4]])
     with pytest.raises(InputError, match=r'got also \'ß\'; remove them, or .*extra_columns="drop"'):
         chosen.select(("age",))
-    with pytest.raises(InputError, match="without 'dose'"):
+    with pytest.raises(InputError, match="no column 'dose'"):
         chosen.select(("age", "dose"))
 
 

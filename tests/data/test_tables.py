@@ -34,15 +34,15 @@ NORTH = frame(a=[1.0, 2], b=[3.0, 4], c=[5.0, 6])
 BARE = open_source(np.ones((2, 3)), name="one.npy")
 TOGETHER: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
     "the first sets the order": ([NORTH, frame(c=[9.0], a=[7.0], b=[8.0])], {}, ("a", "b", "c")),
-    "a column is missing": ([NORTH, frame(a=[7.0], d=[8.0])], {}, "without 'b', 'c';"),
+    "a column is missing": ([NORTH, frame(a=[7.0], d=[8.0])], {}, "has no column 'b', 'c'; rename"),
     "there is one more": ([frame(a=[1.0]), frame(a=[7.0], d=[8.0])], {}, "also 'd'; .*extra_columns=\"dro"),
     "shared columns": ([NORTH, frame(a=[7.0], d=[8.0])], {"extra": "drop"}, ("a",)),
     "none in common": ([NORTH, frame(d=[8.0])], {"extra": "drop"}, "share at least one column, got none"),
     "no names": ([BARE, BARE], {}, None),
     "other widths": ([BARE, np.ones((2, 4))], {}, "must have 3 columns, like one.npy, got 4"),
-    "some have names": ([NORTH, BARE], {}, "got names in the data frame and none in one.npy; name"),
+    "some have names": ([NORTH, BARE], {}, "got names in the data frame and none in one.npy; give"),
     "all have names": ([NORTH, open_source(BARE, columns=["c", "b", "a"])], {}, ("a", "b", "c")),
-    "none at all": ([], {}, "at least one source"),
+    "none at all": ([], {}, "at least one silo"),
 }
 
 
@@ -92,8 +92,8 @@ def test_each_value_of_a_column_is_a_silo(kind, tmp_path):
     ("data", "options", "sentence"),
     [
         (np.ones((2, 2)), {"column": "site"}, "got ndarray"),
-        (PATIENTS, {"column": "clinic"}, "must have the column 'clinic' for the split"),
-        (PATIENTS, {"column": "site", "drop": ["label"]}, r"drop must be columns of .*'label'"),
+        (PATIENTS, {"column": "clinic"}, "has no column 'clinic' to split by"),
+        (PATIENTS, {"column": "site", "drop": ["label"]}, "has no column 'label' to drop"),
         (PATIENTS[["site"]], {"column": "site"}, "at least one column"),
         (frame(a=np.arange(10_001), b=np.ones(10_001)), {"column": "a"}, "must name silos, got 10001 values"),
     ],

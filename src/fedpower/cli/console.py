@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -202,8 +203,9 @@ def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "", v
         sentence, *listed = sentence.splitlines() if isinstance(error, CellError) else (sentence,)
         say(f"Error: {' '.join(sentence.split())}", *listed, err=True)
         if isinstance(error, CellError) and error.problems:
-            details = ((f"{name}:", *(f"  {line}" for line in own)) for name, own in error.problems.items())
-            say(*chain(*details) if verbose else ("Every problem: add --verbose",), err=True)
+            details = [(f"{name}:", *(f"  {line}" for line in own)) for name, own in error.problems.items()]
+            lines = [in_options(line, command) for line in chain(*details)]
+            say(*lines if verbose else ["Every problem: add --verbose"], err=True)
     return status if isinstance(status, int) else 0
 
 
@@ -233,10 +235,13 @@ def reported(error: Exception, command: str = "") -> tuple[str, int]:
 _STUDIED = ("node", "study run", "study status", "study check", "study show")
 """Commands that read options from a study file, whose keys are Python's names."""
 
+_VALUE = r"""'[^']*'|"[^"]*"|\[[^\]]*\]|\{[^}]*\}|[\w.]*\w\b(?!\()"""
+_NETWORK = re.compile(r"unit=('edge'|Edge\(\) or Node\(\))")
 _WORDS = re.compile(
-    r"""(?P<quoted>'[^']*'|"[^"]*"|`[^`]*`)|(?P<before>\b(?:with|correct|give|change) )?"""
-    r"""\b(?P<name>[a-z]+(?:_[a-z]+)*)(?:=(?P<value>'\w+'|"\w+"|True)|\b)"""
+    rf"""(?P<quoted>(?<!\w)'[^']*'|"[^"]*"|`[^`]*`)|(?P<before>\b(?:with|correct|give|change) )?"""
+    rf"""\b(?P<name>[a-z]+(?:_[a-z]+)*)(?:=(?P<value>{_VALUE})|\b)"""
 )
+_MARKS = "[]'\""
 _PLAIN = ("columns", "nodes", "variants")
 """Options whose names are words of sentences that mean no option."""
 
@@ -245,26 +250,35 @@ def in_options(sentence: str, command: str = "fit") -> str:
     """Return a sentence with parameters named as options: ``row_norm`` is --row-norm.
 
     A plain word such as ``noise`` is an option where a value follows, or where the sentence is about it.
+    About a study or a TOML file, only values are written as such a file has them.
     """
     from fedpower.cli.options import SHARED
     from fedpower.options import FLAT, option_name
 
     subject = sentence.partition(" must ")[0]
-    if command.startswith(_STUDIED) or ".toml" in subject:
-        return sentence
+    of_file = command.startswith(_STUDIED) or ".toml" in subject
     known = {name: option_name(name) for name, spec in FLAT.items() if spec.option is not None}
-    known |= {name: words.split()[0] for name, (words, _, _) in SHARED.items() if name not in _PLAIN}
+    known |= {name: words.split()[0] for name, (words, _, _) in SHARED.items()}
     known |= {"column": "--unit", "rows": "--rows-per-unit", "gap": "--gap", "spectrum": "--spectrum"}
 
     def named(word: re.Match[str]) -> str:
         before, name, value = word["before"] or "", word["name"], word["value"]
         is_subject = word.start() == 0 and name == subject
-        is_meant = is_subject or value or "_" in (name or "") or (before and name not in ("noise", "rows"))
-        if name not in known or not is_meant:
+        is_option = is_subject or "_" in (name or "") or (before and name not in ("noise", "rows"))
+        is_meant = value or (is_option and name not in _PLAIN)
+        if name not in known or not is_meant or (of_file and not value):
             return word[0]
-        return before + known[name] + ("" if value in (None, "True") else f" {value[1:-1]}")
+        if name in ("epsilon", "delta") and value not in (None, "inf"):
+            return word[0]  # a statement about privacy
+        if of_file and name != "force":
+            return f"{before}{name} = {value.lower() if value in ('True', 'False') else value}"
+        if value == "False":
+            return before + known[name].replace("--", "--no-", 1)
+        is_flag = value in (None, "True") or value.startswith("{")
+        given = "" if is_flag else shlex.quote(value.strip(_MARKS).replace("', '", ","))
+        return f"{before}{known[name]} {given}".rstrip()
 
-    return _WORDS.sub(named, sentence)
+    return _WORDS.sub(named, _NETWORK.sub("network='edge'", sentence))
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

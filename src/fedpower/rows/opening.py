@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 
-from fedpower.exceptions import InputError, require
+from fedpower.exceptions import InputError
 from fedpower.rows.arrays import (
     ArraySource,
     anndata_source,
@@ -40,7 +40,7 @@ from fedpower.rows.sql import SqlQuery, query_table
 from fedpower.rows.tables import Table, TableSource, as_labels, frame_table, harmonised, is_a, table_source
 from fedpower.sums.device import tensor_source
 from fedpower.toml import Part, read_toml
-from fedpower.values import is_sparse, shown
+from fedpower.values import is_sparse, no_column, shown
 
 _ARRAYS: dict[str, Callable[[Path, str], RowSource]] = {
     ".npy": npy_source,
@@ -152,7 +152,8 @@ def open_source(
 def _less(name: str, columns: Sequence[str], drop: Sequence[str]) -> tuple[str, ...]:
     unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
     unknown = [column for column in unwanted if column not in columns]
-    require(not unknown, "drop", f"columns of {name}", unknown)
+    if unknown:
+        raise no_column(name, unknown, columns, " to drop")
     return tuple(column for column in columns if column not in unwanted)
 
 
@@ -185,7 +186,7 @@ def _open(data: Any, name: str | None, reading: Reading, **svmlight: Any) -> Tab
         opened = frame_table(data, name) if kind is None else kind[2](data, name or kind[1])
     if opened is None:
         raise InputError(
-            f"{name or 'a source'} must be an array, a sparse matrix, a table, a path or a query, got "
+            f"{name or 'the data'} must be an array, a sparse matrix, a table, a path or a query, got "
             f"{type(data).__name__}"
         )
     if not any(harmony):
@@ -293,8 +294,7 @@ def split_by_group(
     if not isinstance(table, Table):
         raise InputError(f"a table must be given to split by '{column}', got {type(data).__name__}")
     if column not in table.columns:
-        have = shown(table.columns)
-        raise InputError(f"{table.name} must have the column '{column}' for the split, got {have}")
+        raise no_column(table.name, [column], table.columns, " to split by")
     features = tuple(name for name in _less(table.name, table.columns, drop) if name != column)
     sources: dict[str, RowSource] = {}
     for label, count in sorted(_count(table, column).items()):

@@ -19,7 +19,7 @@ from fedpower.rows.tables import Table, TableSource, refuse_first
 from fedpower.rows.units import UnitRows, by_unit, features_of, keys_of
 from fedpower.rules.expressions import MISSING, Cells, Problem, compiled, item_codes, problems_in, staged
 from fedpower.rules.rules import KNOWN, SECONDS, Rule, TableRules, require_alone
-from fedpower.values import Vector, pl, require_distinct, shown
+from fedpower.values import Vector, no_column, pl, require_distinct, shown
 
 _ROWS = 2**16
 """Rows that are searched for problems together."""
@@ -49,7 +49,7 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
         return _one_row_per_person(table, own)
     absent = [name for name in own.columns if name not in kept]
     if absent:
-        raise InputError(f"{source.name} must have the column '{absent[0]}' of a rule, got {shown(kept)}")
+        raise no_column(source.name, absent, kept, ", for which there is a rule")
     require_alone(source.name, own)
     require_distinct(source.name, own.features)
     if not own.features:

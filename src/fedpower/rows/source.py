@@ -9,7 +9,16 @@ from numpy.typing import NDArray
 
 from fedpower.exceptions import CellError, InputError, NoRowsError, require
 from fedpower.rules.treatment import RowTreatment, row_norms
-from fedpower.values import LARGEST, LARGEST_EXACT, Block, is_sparse, label_of, require_distinct, shown
+from fedpower.values import (
+    LARGEST,
+    LARGEST_EXACT,
+    Block,
+    is_sparse,
+    label_of,
+    no_column,
+    require_distinct,
+    shown,
+)
 
 Extra: TypeAlias = Literal["refuse", "drop"]
 
@@ -217,10 +226,8 @@ def pick_columns(name: str, have: tuple[str, ...], want: tuple[str, ...], *, ext
     places = {column: place for place, column in enumerate(have)}
     missing = [column for column in want if column not in places]
     if missing:
-        raise InputError(
-            f"{name} must have the agreed columns, got a source without {shown(missing)}; "
-            'rename a column, or use only common columns (extra_columns="drop")'
-        )
+        common = '; rename a column, or use only common ones (extra_columns="drop")'
+        raise no_column(name, missing, have, common if extra == "refuse" else "")
     surplus = [column for column in have if column not in set(want)]
     if surplus and extra == "refuse":
         raise surplus_columns(name, "columns", surplus)
@@ -240,15 +247,15 @@ def match_columns(
 ) -> tuple[tuple[str, ...] | None, list[RowSource]]:
     """Return the agreed columns and the sources with exactly these, in this order."""
     if not sources:
-        raise InputError("at least one source must be given, got none")
+        raise InputError("at least one silo must be given, got none")
     first, names = sources[0], [source.columns for source in sources]
     agreed = first.columns
     if None in names:
         named = next((source.name for source in sources if source.columns is not None), None)
         if named:
             raise InputError(
-                f"either every source or none must have column names, got names in {named} and none in "
-                f"{sources[names.index(None)].name}; name them with open_source(data, columns=[...])"
+                f"every silo must have column names or none, got names in {named} and none in "
+                f"{sources[names.index(None)].name}; give it names (columns=['a', 'b', ...])"
             )
         width = first.n_features
         for source in sources:
@@ -273,7 +280,7 @@ def columns_of_fit(source: RowSource, names: tuple[str, ...] | None, n_features:
     if names is not None and source.columns is not None:
         missing = [name for name in names if name not in source.columns]
         if missing:
-            raise InputError(f"{source.name} must have every column of the fit, got no {shown(missing, 1)}")
+            raise no_column(source.name, missing, source.columns, " as the fit has")
         return source.select(names, extra="drop")
     if source.n_features != n_features:
         raise InputError(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from fedpower.exceptions import CellError, InputError, require
 from fedpower.rows.source import Extra, pick_columns, require_shape
 from fedpower.rules.expressions import Cells, Compiled, compiled, problems_in, staged
 from fedpower.rules.rules import Rule, TableRules
-from fedpower.values import Block, Matrix, is_number, pl, require_distinct, shown
+from fedpower.values import Block, Matrix, is_number, no_column, pl, require_distinct, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +70,20 @@ class Table:
         return part.name if self.parts else name
 
 
+Span = tuple[float, float]
+
+NO_LEVEL: Span = (0.0, 0.0)
+"""The range of the column of other words, for rows that have one of the levels."""
+
+
+class Odd(NamedTuple):
+    """How many of a feature's cells are outside its public range, of how many that are there."""
+
+    n_odd: int
+    n_present: int
+    span: Span
+
+
 def harmonised(
     table: Table, rename: Mapping[str, str], factors: Mapping[str, float], offsets: Mapping[str, float]
 ) -> Table:
@@ -117,7 +131,8 @@ class TableSource:
     group: tuple[str, str] | None = None  # the rows whose cell in a column is this text
     gaps: bool = False
     rules: TableRules | None = None
-    others: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
+    spans: Mapping[str, Span] = field(default_factory=dict)  # in which cells are to be
+    odd: dict[str, Odd] = field(default_factory=dict, repr=False)  # by feature, of the last pass
     plans: dict[Any, list[Compiled]] = field(default_factory=dict, init=False, repr=False)
     sparse: bool = field(default=False, init=False)
     density: float | None = field(default=1.0, init=False)
@@ -139,8 +154,7 @@ class TableSource:
     def labelled(self, column: str, max_rows: int) -> Iterator[tuple[pl.Series, Block]]:
         """Yield the cells of a column that is no feature with each block of rows."""
         if column not in self.table.columns:
-            have = shown(self.table.columns)
-            raise InputError(f"{self.name} must have the column '{column}' of labels, got {have}")
+            raise no_column(self.name, [column], self.table.columns)
         return self._read(column, max_rows)
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> TableSource:
@@ -166,8 +180,10 @@ class TableSource:
             rules = [rule for rule in self.rules.rules if not features.isdisjoint(rule.features)]
         columns = [name for rule in rules for name in rule.columns] + ([] if label is None else [label])
         numbers = {name for rule in rules for name in rule.numbers}
-        others = {rule.column: 0 for rule in rules if f"{rule.column}=other" in features}
-        seen = 0
+        spans = dict(self.spans) | {rule.column: rule.span for rule in rules if rule.span}
+        spans |= {f"{rule.column}=other": NO_LEVEL for rule in rules if rule.kind == "levels"}
+        spans = {name: span for name, span in spans.items() if name in features}
+        seen, odd = 0, np.zeros(2 * len(spans), dtype=np.int64)
         for part, rows, batch in self.picked(columns, max_rows, numbers=numbers):
             seen += len(batch)
             cells = None if label is None else batch[label]
@@ -176,30 +192,51 @@ class TableSource:
                 how = {"gaps": self.gaps, "plain": self.rules is None}
                 schema = batch.schema  # a new object at every call
                 self.plans[key] = [compiled(rule, part.cells, schema, **how) for rule in rules]
-            block = self._block(part, rows, batch, self.plans[key])
-            for column in others:
-                others[column] += int(np.count_nonzero(block[:, self.columns.index(f"{column}=other")]))
+            block, outside = self._block(part, rows, batch, self.plans[key], spans)
+            odd += outside
             yield cells, block
             del batch, block
         require_shape(self.name, seen, self.n_features)
-        self.others.update({column: (count, seen) for column, count in others.items()})
+        counts = zip(*odd.reshape(2, -1).tolist(), spans.values(), strict=True)
+        self.odd.clear()
+        self.odd.update(zip(spans, map(Odd._make, counts), strict=True))
 
-    def _block(self, part: Table, rows: Rows, batch: pl.DataFrame, plan: Sequence[Compiled]) -> Matrix:
-        """Return the features of a batch; a column that is not finite is searched for uncovered cells."""
+    def _block(
+        self,
+        part: Table,
+        rows: Rows,
+        batch: pl.DataFrame,
+        plan: Sequence[Compiled],
+        spans: Mapping[str, Span],
+    ) -> tuple[Matrix, NDArray[np.int64]]:
+        """Return the features of a batch, and how many cells are outside spans, and how many are there.
+
+        A column that is not finite is searched for uncovered cells.
+        """
         values = {
             name: value.alias(name)
             for made in plan
             for name, value in zip(made.rule.features, made.values, strict=True)
         }
         ready = staged(batch, plan)
-        block: Matrix = ready.select([values[name] for name in self.columns]).to_numpy(order="c")
+        frame = ready.select([values[name] for name in self.columns])
+        cells = [pl.col(name).fill_nan(None) for name in spans]
+        counts = [
+            cell.is_between(*span).not_().sum() for cell, span in zip(cells, spans.values(), strict=True)
+        ]
+        counts += [cell.count() for cell in cells]
+        found = frame.select(count.alias(f"{place}") for place, count in enumerate(counts)).to_numpy()
+        outside = dict(zip(spans, found.ravel(), strict=False))
+        own = {made.rule.column: made.rule.span for made in plan if made.rule.span}
+        clipped = [pl.col(name).clip(*span) for name, span in own.items() if outside.get(name)]
+        block: Matrix = frame.with_columns(clipped).to_numpy(order="c")
         with np.errstate(over="ignore", invalid="ignore"):
             odd = ~np.isfinite(block.sum(axis=0))
         if odd.any():
             names = {name for name, is_odd in zip(self.columns, odd, strict=True) if is_odd}
             doubted = [made for made in plan if names.intersection(made.rule.features)]
             refuse_first(ready, doubted, rows, self.table.called(part, self.name))
-        return block
+        return block, found.ravel()
 
 
 def refuse_first(batch: pl.DataFrame, plan: Sequence[Compiled], rows: Rows, called: str) -> None:

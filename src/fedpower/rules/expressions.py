@@ -97,7 +97,10 @@ def compiled(
     gaps: bool = False,
     plain: bool = False,
 ) -> Compiled:
-    """Return a rule as expressions over raw batches of this schema; ``plain`` for a default rule."""
+    """Return a rule as expressions over raw batches of this schema; ``plain`` for a default rule.
+
+    Numbers and dates are yet to be clipped to the rule's range.
+    """
     if rule.kind == "comparison":
         return _comparisons(rule, cells, schema)
     column = _READERS[rule.kind](rule, cells[rule.column], schema[rule.column], plain)
@@ -122,8 +125,6 @@ def compiled(
         value, fill = column.value, None if counts_for_nothing else rule.fill
         if fill is not None:
             value = pl.when(column.missing).then(fill).otherwise(value)
-        if rule.range is not None:
-            value = value.clip(*rule.range)
         values = [value, *([column.missing.cast(pl.Float64)] if rule.indicator else [])]
     return Compiled(rule=rule, values=values, problems=problems, stages=column.stages)
 

@@ -132,6 +132,11 @@ class Rule:
         return (own, (0.0, 1.0))[: len(self.features)]
 
     @property
+    def span(self) -> tuple[float, float] | None:
+        """What numbers and dates are set to the ends of."""
+        return self.range if self.kind in ("number", "date") else None
+
+    @property
     def covers_missing(self) -> bool:
         """Whether anything stands for a missing cell."""
         if self.kind == "rating" or (self.indicator and self.kind == "levels"):
