@@ -218,9 +218,8 @@ class _Fit:
         known = sum(count or 0 for count in counts)
         if options.book is not None:
             options.book.check_columns(self.data.columns, d)
-        treatment = None
-        if not options.prepares:
-            treatment = public_treatment(options, self.data.columns)
+        treatment = public_treatment(options, self.data.columns)
+        if treatment is not None:
             treatment.check_width(d)
             if run.ledgers and not treatment.bounded:
                 raise InputError(

@@ -373,7 +373,7 @@ def _counted(
 
 ONLY_YOU = "(only you see this)"
 
-_OFTEN = 0.01  # of a column's cells: fewer outside of its range are not worth a sentence
+_OFTEN = 0.02  # of a column's cells: fewer outside of its range are not worth a sentence
 _FAR = 2.0  # scales between a column's mean and the others'
 _NARROW = 20.0  # or how many times less it spreads than they do, elsewhere than around their mean
 _FEW = 10  # rows of a silo of which nothing is said: they may be anywhere by chance
