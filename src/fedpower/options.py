@@ -507,6 +507,11 @@ class Options(_Value):
         return self.prepares or self.book is not None
 
     @property
+    def agreed_ranges(self) -> Any:
+        """The ranges that were given for their own sake; those of a code book's numbers were found."""
+        return self.ranges if self.public.offset is None else None
+
+    @property
     def rules(self) -> TableRules | None:
         """The rules of the silos' tables, with what stands for missing cells; None without any."""
         rules = None if self.codebook is None else self.codebook.table_rules

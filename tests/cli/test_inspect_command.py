@@ -49,6 +49,24 @@ def wards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_numbers_that_stand_for_missing_cells_are_named(tmp_path):
+    table, rng = ward(1)[["age"]].fillna(40), np.random.default_rng(0)
+    table["lab"], table["sex"], table["scale"] = 5 + rng.random((300, 1)), 1.0, 0
+    table.loc[:150, ["sex", "scale"]] = 2, 1
+    for place, codes in enumerate([(999, 99.99, 9, -1), (-1, 99.99, 9, -1), (9999, 99.99, 9, -1)]):
+        table.loc[10 * place : 10 * place + 9] = codes
+    table.to_csv(tmp_path / "t.csv", index=False)
+    (columns,) = json.loads(succeed("inspect", str(tmp_path / "t.csv"), "--json").stdout)["files"].values()
+    doubts = {each["name"]: [doubt for doubt in each["doubts"] if "code" in doubt] for each in columns}
+    ages = [f"{code} in 10 cells: perhaps a code for missing" for code in (9999, 999, -1)]
+    assert doubts == {
+        "age": ages,
+        "lab": ["99.99 in 30 cells: perhaps a code for missing"],
+        "sex": ["9 in 30 cells: perhaps a code for missing"],
+        "scale": [],
+    }
+
+
 def test_an_owner_sees_types_missing_cells_levels_and_what_to_doubt(wards):
     columns = json.loads(succeed("inspect", "north.csv", "--json").stdout)["files"]["north.csv"]
     found = {each["name"]: each for each in columns}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hospitals import run, succeed
 
-from fedpower import FedPCA
+from fedpower import FedPCA, load
 from fedpower.privacy import Ledger
 
 FACTS = ["--n-features", "30", "--rows", "4x5000", "-k", "3", "--epsilon", "1"]
@@ -21,7 +21,7 @@ def test_a_table_tells_every_way_and_the_one_to_be_taken():
     first, recommended, *_ = invoke(*words).splitlines()
     assert first.startswith("4 silos, 20,000 rows, 30 columns; ε = 1, δ = ")
     assert recommended.startswith("Recommended: solver ")
-    assert "expected error 4°, or 2° with --aggregation secure" in recommended
+    assert "expected error 4° without clipping, or 2° with --aggregation secure" in recommended
     out = invoke(*words, "--all")
     for word in ("→", "fedpower", "step", "paper", "expected sin θ"):
         assert word in out
@@ -82,6 +82,31 @@ def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path):
     alone = json.loads(invoke(*words[:4], "--codebook", str(book), "--rows", "99", "--json"))
     assert alone["n_features"] == 5
     assert "6 columns, got 5" in run("plan", *words, "--n-features", "6", "--rows", "50").stderr
+
+
+def test_a_plan_of_files_has_the_rounds_and_the_share_of_their_fit(tmp_path):
+    for name, cells in {"a": "1,NM\n2,3\n", "b": "4,5\n,1\n"}.items():
+        (tmp_path / f"{name}.csv").write_text("x,y\n" + cells * 300)
+    book = tmp_path / "book.toml"
+    book.write_text(
+        'format = "fedpower-codebook/2"\n[rules]\nx = { kind = "number", range = [0, 9] }\n'
+        'y = { kind = "number", missing_words = ["NM"] }\n'
+    )
+    words = [*(str(tmp_path / f"{name}.csv") for name in "ab"), "--codebook", str(book), "--epsilon", "2"]
+    model = str(tmp_path / "model")
+    succeed("fit", *words, "--range", "y=0:9", "-k", "1", "-o", model)
+    fit = load(model)
+    facts = ["--rows", "600,600", *words[2:]]
+    for given in (words, facts):
+        record = json.loads(invoke(*given, "--range", "y=0:9", "-k", "1", "--json"))
+        (way,) = [way for way in record["candidates"] if way["chosen"]]
+        assert way["rounds"] == fit.record.n_rounds == 3
+        assert record["preparation"] == pytest.approx(sum(fit.release.study.preparation))
+
+
+def test_a_secure_sum_is_mentioned_only_where_its_angle_is_smaller():
+    words = ("--n-features", "7", "--rows", "3x50000", "-k", "3", "--epsilon", "2", "--gap", "0.05")
+    assert "expected error 1° without clipping." in invoke(*words)
 
 
 def test_a_ledger_is_asked_and_not_charged(tmp_path):

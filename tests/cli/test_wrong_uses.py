@@ -171,6 +171,7 @@ export model --to plink --rows holes.csv -o out | holes.csv
 plan -k 3 --epsilon 1 | --n-features
 plan --n-features 30 --rows 20000 -k 3 --epsilon 1 --gap 0.1 --spectrum 1 | --gap
 plan --n-features 30 --rows 20000 -k 3 --epsilon 1 --spectrum a,b | --spectrum
+plan --n-features 30 --rows 20000 -k 3 --epsilon 1 --spectrum 0.3,0.2,0.1 | k + 1 = 4 values
 plan --n-features 3 --rows 0 -k 1 --epsilon 1 | --rows
 plan x.npy --n-features 3 --rows 9 -k 1 --epsilon 1 | --n-features
 fit north.csv -k loud --epsilon 1 | -k

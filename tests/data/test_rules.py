@@ -17,10 +17,12 @@ import pytest
 from benchmarks.fits import comparisons
 from fedpower import CodeBook, FedCovariance, FedPCA, load
 from fedpower.exceptions import CellError, InputError
+from fedpower.rows.fingerprint import reading_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import match_tables, ruled
 from fedpower.rules.expressions import Cells, compiled, staged
 from fedpower.rules.rules import COMPARISON_BOUND, LEVEL, Rule, table_rules
+from fedpower.toml import to_toml
 from problems import Array
 
 RULES: dict[str, Any] = {
@@ -134,6 +136,60 @@ def test_a_missing_word_that_is_a_number_is_found_however_cells_write_it(tmp_pat
         rows_of(path, rule)
 
 
+SPELLINGS = {"sex": {"Male": "male", "M": "male", "2": "female", "?": ""}, "lab": {"<5": "2.5"}}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "data frame", "described"])
+def test_a_silo_translates_its_own_words_before_the_rules(tmp_path, kind):
+    frame = pl.DataFrame({"SEX": [" Male ", "M", "2.0", "male", "?"], "lab": ["<5", "7", "9.5", "", "1"]})
+    reading: dict[str, Any] = {"rename": {"SEX": "sex"}, "words": SPELLINGS}
+    table: Any = frame
+    if kind == "parquet":
+        table = tmp_path / "t.parquet"
+        frame.write_parquet(table)
+    elif kind != "data frame":
+        table = tmp_path / "t.csv"
+        frame.write_csv(table)
+    if kind == "described":
+        table, own = tmp_path / "t.toml", {"data": {"path": "t.csv"}, "columns": reading}
+        table.write_text(to_toml(own))
+        reading = {}
+    content = {
+        "sex": {"ordered": ["male", "female"], "missing": 0.5},
+        "lab": {"kind": "number", "missing": 0},
+    }
+    source = ruled(open_source(table, **reading), rules(content))
+    got = np.vstack([np.asarray(block) for block in source.blocks(2)])
+    np.testing.assert_array_equal(got, [[0, 2.5], [0, 7], [1, 9.5], [0, 0], [0.5, 1]])
+    assert reading_of(source) != reading_of(ruled(open_source(frame.rename({"SEX": "sex"})), rules(content)))
+
+
+def test_stored_numbers_may_be_translated_to_words():
+    frame = pl.DataFrame({"sex": [1.0, 2.0], "arm": pl.Series([7, 8], dtype=pl.Int16)})
+    words = {"sex": {"1": "F", "2": "M"}, "arm": {"7": "yes", "8": "no"}}
+    source = ruled(open_source(frame, words=words), rules({"sex": {"ordered": ["M", "F"]}, "arm": "yes/no"}))
+    np.testing.assert_array_equal(next(iter(source.blocks(9))), [[1, 1], [0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"sex": "male"}, "words of 'sex' must be a mapping from own words to words, got 'str'"),
+        ({"sex": {"M": 1}}, "words of 'sex' must be a mapping from own words to words"),
+        ({"sx": {"M": "male"}}, "words must be of columns of the table, got 'sx', not 'sex'"),
+    ],
+)
+def test_wrong_translations_are_refused(words, said):
+    with pytest.raises(InputError, match=said):
+        open_source(pl.DataFrame({"sex": ["M"]}), words=words)
+
+
+@pytest.mark.parametrize("given", [[["male", "M"], ["female", "F"]], "male", 7, ["male", {}]])
+def test_words_that_are_no_list_are_refused_in_one_plain_sentence(given):
+    with pytest.raises(InputError, match=r"ordered in the rule of 'sex' in here must be a list of words; a"):
+        table_rules({"sex": {"ordered": given}}, "here")
+
+
 def test_numbers_that_name_levels_are_the_same_however_they_are_written():
     rule = Rule(column="arm", kind="levels", levels=("0", "1"))
     for cells in (["0", "1", "2"], ["0.0", "1.", "2.0"], [0, 1, 2], [0.0, 1.0, 2.0]):
@@ -245,7 +301,10 @@ def test_all_problems_of_all_tables_are_told_in_one_list_and_no_cell_is():
     problems = caught.value.problems
     assert [*problems] == ["silo 'bad'", "silo 'worse'"]
     told = "\n".join(sentence for own in problems.values() for sentence in own)
-    assert "column 'stage' must hold only its ordered levels, got other words at row 6" in (told)
+    assert (
+        "column 'stage' must hold only the words 'low', 'high', got other words at row 6; translate them in"
+        in told
+    )
     assert 'kind = "date" and a public origin and unit' in told
     assert NOBODY not in f"{caught.value}{told}"
 

@@ -9,8 +9,15 @@ import pytest
 from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, Person
 from fedpower.exceptions import NoiseWarning
-from fedpower.protocol.pooled import Pooled, unit_variances
-from fedpower.protocol.solvers.angles import DETERMINED, Directions, between, exact_angles, moment_angles
+from fedpower.protocol.pooled import FLOOR_STDS, Pooled, unit_variances
+from fedpower.protocol.solvers.angles import (
+    DETERMINED,
+    Angles,
+    Directions,
+    between,
+    exact_angles,
+    moment_angles,
+)
 from problems import Array
 
 RANK = 3
@@ -25,11 +32,12 @@ def released(moment: Array, std: float, rng: np.random.Generator) -> Pooled:
 
 
 def directions_of(pooled: Pooled, *, gains: bool, cut: Array | None = None) -> tuple[Directions, Array]:
-    rule = unit_variances(pooled.noise_std, ()) if gains else None
+    rule = unit_variances(pooled.noise_std) if gains else None
+    drawn = unit_variances(pooled.noise_std, clear=FLOOR_STDS) if gains else None
     factor = np.ones(len(pooled.covariance)) if rule is None else rule(np.diagonal(pooled.covariance))
     values, vectors = np.linalg.eigh(pooled.covariance * np.outer(factor, factor))
     pairs = (values[::-1], vectors[:, ::-1])
-    return moment_angles(pooled, RANK, pairs=pairs, gains=rule, cut=cut), pairs[1][:, :RANK]
+    return moment_angles(pooled, RANK, pairs=pairs, gains=rule, drawn=drawn, cut=cut), pairs[1][:, :RANK]
 
 
 def factors(d: int) -> Array:
@@ -67,6 +75,35 @@ def test_angles_hold_in_nine_of_ten_releases(d, releases, gains):
     error = 3.0 * math.sqrt(0.09 / releases)
     assert len(held) > releases
     assert 0.85 - error <= np.mean(held) <= 0.97 + error
+
+
+def test_angles_hold_where_a_column_has_little_variance():
+    """A range much wider than the cells leaves a variance of a few standard deviations of its noise."""
+    factor, rng, held = (
+        np.kron(np.eye(2), np.ones((3, 3))) * 0.6 + 0.4 * np.eye(6),
+        np.random.default_rng(5),
+        [],
+    )
+    factor[3:, 3:] *= 0.9  # no tie
+    small = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.15])
+    wanted = np.linalg.eigh(factor / np.sqrt(np.outer(np.diagonal(factor), np.diagonal(factor))))[1]
+    for _ in range(60):
+        directions, reported = directions_of(
+            released(factor * np.outer(small, small), 0.004, rng), gains=True
+        )
+        held += (
+            between(wanted[:, :-3:-1].T @ reported[:, :2])[1][1:] <= directions.angles.subspaces[1]
+        ).tolist()
+    assert np.mean(held) >= 0.85
+
+
+@pytest.mark.parametrize(
+    ("determined", "kept"), [([], 1), ([1, 2, 12], 2), ([3, 4, 7, 8], 8), ([9], 1), ([5, 9], 5)]
+)
+def test_auto_keeps_components_that_few_others_are_mixed_with(determined, kept):
+    angles = np.full(12, 90.0)
+    angles[np.array(determined, dtype=int) - 1] = 10.0
+    assert Angles(angles, angles, angles, angles).n_kept == kept
 
 
 def test_tied_components_are_determined_together():

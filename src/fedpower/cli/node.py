@@ -24,7 +24,7 @@ from fedpower.protocol.study import Budget, worst_epsilon
 from fedpower.report.text import human_bytes
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
-from fedpower.sums.survey import ONLY_YOU, STAGES, Survey, levels_warnings, other_words, units_warning
+from fedpower.sums.survey import ONLY_YOU, STAGES, Survey, cells_warnings, other_words, units_warning
 
 AUTHORITY_DAYS, PARTY_DAYS = 3650, 365
 
@@ -335,7 +335,7 @@ def _advice(silo: Silo) -> list[str]:
             f"{ONLY_YOU}{more if 2 * clipped > rows else ''}"
         )
     units = units_warning(moment, study.groups, study.columns)
-    return [*advice, *units, *levels_warnings(moment.source)]
+    return [*advice, *units, *cells_warnings(moment.source)]
 
 
 def _facts(silo: Silo, version: str) -> dict[str, Any]:

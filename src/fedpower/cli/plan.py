@@ -26,7 +26,6 @@ from fedpower.report.result import Result, read_result
 from fedpower.report.text import MISSING, count, human_bytes, listed, number
 from fedpower.rows.inspecting import ColumnLook, drafted, look_at, stored_types, together
 from fedpower.rows.opening import is_text, open_source
-from fedpower.rows.ruled import every_problem
 
 
 @click.command(
@@ -37,9 +36,12 @@ from fedpower.rows.ruled import every_problem
     "n_components epsilon delta",
     shared("n_features", help="Number of columns, without FILES.", group="main", type=click.IntRange(1)),
     option("--rows ROWS,...|MxROWS", "Rows of each silo, e.g. 5000,8000 or 20x100000.", name="sizes"),
-    "unit aggregation codebook columns drop",
+    "unit aggregation codebook ranges columns drop",
     option("--gap", "Guess of the eigengap, for rows of norm at most --row-norm, or 1.", float),
-    option("--spectrum RESULT|FILE|NUMBERS", "Leading eigenvalues: a result, a .npy file, or 0.03,0.02,..."),
+    option(
+        "--spectrum RESULT|FILE|NUMBERS",
+        "The k + 1 leading eigenvalues: a result, a .npy file, or 0.3,0.2,...",
+    ),
     option("--error SINE", "Find the epsilon, or the rows, for this error (sin θ).", float),
     shared("ledgers", help="Show what the fit would leave in these ledgers; repeatable."),
     option("--all", "Show every solver and kind of noise.", name="show_all"),
@@ -51,15 +53,16 @@ from fedpower.rows.ruled import every_problem
 def plan(**given: Any) -> None:
     """Show what a fit costs and how accurate it will be, before anything is spent.
 
-    A plan charges no ledger. From FILES it takes the numbers of rows and columns, and nothing else. It
-    predicts the error of the components from a guess of their eigenvalues: give --gap or --spectrum.
+    A plan charges no ledger. From FILES it uses the columns and the numbers of rows; it reads cells only to
+    count rows. It predicts the error of the components, without clipping, from a guess of their eigenvalues:
+    give --gap or --spectrum.
     """
     wanted = from_flat(given_options(given))
     words = given["spectrum"]
     earlier = read_result(words) if words is not None and Path(words).is_dir() else None
-    sizes, n_features = _public_facts(given, wanted, earlier)
-    spectrum = _spectrum(given, wanted, n_features, earlier)
-    made = planned(wanted, sizes=sizes, n_features=n_features, spectrum=spectrum, error=given["error"])
+    facts = _public_facts(given, wanted, earlier)
+    sizes, spectrum = facts["sizes"], _spectrum(given, wanted, facts["n_features"], earlier)
+    made = planned(wanted, **facts, spectrum=spectrum, error=given["error"])
     ledgers = named_ledgers(given["ledgers"], list(sizes) if given["files"] else None)
     left = {str(path): _left_after(path, given["epsilon"]) for path in ledgers.values()}
     if given["as_json"]:
@@ -69,16 +72,15 @@ def plan(**given: Any) -> None:
         _print(made, left, show_all=given["show_all"])
 
 
-def _public_facts(
-    given: dict[str, Any], wanted: Options, earlier: Result | None
-) -> tuple[dict[str, int], int]:
-    """Return the silos' sizes and the number of columns: given, or of files or an earlier result."""
+def _public_facts(given: dict[str, Any], wanted: Options, earlier: Result | None) -> dict[str, Any]:
+    """Return the silos' sizes and the columns: given, or of files or an earlier result."""
     if given["files"]:
         if given["sizes"] or given["n_features"]:
             raise InputError("--n-features and --rows must go without FILES, got both")
         data = open_data(open_silos(given), wanted, given["extra_columns"])
-        with bar_of("rows") as advance, every_problem(data.sources.values()):
-            return sizes_of(data, lambda blocks: counted(blocks, advance)), data.n_features
+        with bar_of("rows") as advance:
+            sizes = sizes_of(data, wanted, lambda blocks: counted(blocks, advance))
+        return {"sizes": sizes, "n_features": data.n_features, "columns": data.columns}
     book, n_features, sizes = wanted.codebook, given["n_features"], {}
     if n_features is None and book is not None:
         n_features = len(book.rules.features) if book.is_draft and book.rules else book.low.size
@@ -88,7 +90,7 @@ def _public_facts(
         sizes = _sizes(given["sizes"])
     if not sizes or not n_features:
         raise InputError("--n-features and --rows must be given where there are no FILES")
-    return sizes, n_features
+    return {"sizes": sizes, "n_features": n_features}
 
 
 def _sizes(words: str) -> dict[str, int]:

@@ -66,7 +66,7 @@ class FedPCA(TransformerMixin, BaseEstimator):
     ----------
     n_components : int, float, "auto" or None, default=None
         Number of components. A float between 0 and 1 keeps as many as explain that fraction of the
-        variance. ``"auto"`` keeps as many as are determined together, at least 1. Both choices
+        variance. ``"auto"`` keeps those that are determined alone or with a few others. Both choices
         need no extra budget, and in a private fit they need ``noise="covariance"``. None keeps
         min(n_samples, n_features).
     epsilon : float, default=1.0

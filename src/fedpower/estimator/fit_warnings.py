@@ -20,7 +20,7 @@ from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_gaps
 from fedpower.sums.local import LocalMoment
-from fedpower.sums.survey import STAGES, Survey, levels_warnings, pooled_columns, units_warning
+from fedpower.sums.survey import STAGES, Survey, cells_warnings, pooled_columns, units_warning
 from fedpower.values import is_sparse
 
 
@@ -37,9 +37,9 @@ class RowsWarning(UserWarning):
 
 
 def warn_about_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
-    """Warn of words that are no level of their column, and of columns that may be in other units."""
+    """Warn of words that are no level, of cells outside ranges, and of columns that may be in other units."""
     held: list[LocalMoment | Survey] = [*moments.values()]
-    said = list(dict.fromkeys(each for moment in held for each in levels_warnings(moment.source)))
+    said = list(dict.fromkeys(each for moment in held for each in cells_warnings(moment.source)))
     pooled = pooled_columns([each for each in held if isinstance(each, LocalMoment)])
     for moment, treated in zip(held if len(held) > 1 else (), pooled or repeat(None), strict=False):
         said += units_warning(moment, study.groups, study.columns, treated)

@@ -38,7 +38,7 @@ from fedpower.rows.networks import NetworkSource, open_network, require_same_nod
 from fedpower.rows.opening import name_of_silo, open_source, rows_at
 from fedpower.rows.ruled import every_problem, match_tables, rules_of_source
 from fedpower.rows.source import Extra, RowSource
-from fedpower.rows.units import by_unit
+from fedpower.rows.units import by_unit, with_ranges
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
@@ -66,6 +66,7 @@ class Data:
 def open_data(silos: Any, options: Options, extra: Extra = "refuse") -> Data:
     """Return the silos' rows from any data that a user gives for them."""
     columns, sources = match_tables(named_sources(silos, options), options.rules, extra=extra)
+    sources = {name: with_ranges(source, options.agreed_ranges) for name, source in sources.items()}
     return Data(sources=sources, columns=columns, rules=rules_of_source(next(iter(sources.values()))))
 
 
@@ -217,9 +218,8 @@ class _Fit:
         known = sum(count or 0 for count in counts)
         if options.book is not None:
             options.book.check_columns(self.data.columns, d)
-        treatment = None
-        if not options.prepares:
-            treatment = public_treatment(options, self.data.columns)
+        treatment = public_treatment(options, self.data.columns)
+        if treatment is not None:
             treatment.check_width(d)
             if run.ledgers and not treatment.bounded:
                 raise InputError(

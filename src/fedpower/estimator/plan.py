@@ -19,7 +19,7 @@ from msgspec import structs
 from numpy.typing import ArrayLike
 
 from fedpower.estimator.fitting import Data, open_silos
-from fedpower.estimator.terms import build_study, noise_of, options_of
+from fedpower.estimator.terms import build_study, options_of, public_treatment
 from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array, sin_theta
 from fedpower.options import AGGREGATIONS, FLAT, SOLVERS, Noise, Options
@@ -37,8 +37,8 @@ from fedpower.protocol.solvers.sums import Sums, Total
 from fedpower.protocol.study import SolverChoice, Study, Weights, costly_sentence, pooled_std, sums_moment
 from fedpower.report.result import Result
 from fedpower.report.text import count, degrees, human_bytes
-from fedpower.rows.units import UnitRows
-from fedpower.rules.treatment import RowTreatment
+from fedpower.rows.ruled import every_problem
+from fedpower.rows.units import UnitRows, with_gaps
 from fedpower.sums.lattice import clipped_scale
 from fedpower.sums.moment import Moments
 
@@ -140,8 +140,10 @@ def _recommended(chosen: Candidate, ways: Iterable[Candidate]) -> str:
     same = [way for way in ways if (way.solver, way.noise) == (chosen.solver, chosen.noise)]
     errors = {way.aggregation: way.error for way in same}
     if (error := errors[chosen.aggregation]) is not None and chosen.rank != 0:
-        cost.append(f"expected error {_angle(error)}")
-        if (secure := errors.get("secure")) is not None and secure < error:
+        clips = "" if chosen.noise == "none" else " without clipping"
+        cost.append(f"expected error {_angle(error)}{clips}")
+        secure = errors.get("secure")
+        if secure is not None and secure < error and _angle(secure) != _angle(error):
             cost.append(f"or {_angle(secure)} with aggregation='secure'")
     return f"solver {chosen.solver}, {', '.join(cost)}" if cost else f"solver {chosen.solver}"
 
@@ -156,7 +158,7 @@ class _Facts:
 
     sizes: dict[str, int]
     n_features: int
-    treatment: RowTreatment
+    columns: tuple[str, ...] | None
     spectrum: Array | None
     n_rehearsals: int
 
@@ -166,12 +168,12 @@ class _Facts:
 
     def terms(self, options: Options) -> tuple[Study, SolverSettings, SolverChoice]:
         """Return the terms of a fit with these options; it prepares where it is given nothing."""
-        prepared = options.prepares and noise_of(options, self.n_features) == "covariance"
         return build_study(
             options,
             n_rows=self.n_rows,
             n_features=self.n_features,
-            treatment=None if prepared else self.treatment,
+            treatment=public_treatment(options, self.columns),
+            columns=self.columns,
             # Keys that nobody has: a plan counts them, and signs nothing.
             identities={name: f"{place:064x}" for place, name in enumerate(self.sizes)},
             roster=self.sizes,
@@ -217,8 +219,8 @@ def plan(
 ) -> Plan:
     """Predict cost and accuracy of a fit, before anything is spent.
 
-    Only the numbers of rows and columns of the silos are used. The error of the components also depends on
-    their eigenvalues: give ``gap`` or ``spectrum``.
+    Only the columns and the numbers of rows of the silos are used. The error of the components also depends
+    on their eigenvalues: give ``gap`` or ``spectrum``.
 
     Parameters
     ----------
@@ -232,7 +234,7 @@ def plan(
         A guess of the difference between the last eigenvalue that matters and the next, for rows of norm at
         most ``row_norm``, or 1.
     spectrum : array-like or Result, default=None
-        A guess of the leading eigenvalues, or an earlier result.
+        A guess of the first k + 1 eigenvalues, or an earlier result.
     error : float, default=None
         A wanted error (sin θ): the plan finds the epsilon, or the number of rows, that it needs.
     **options
@@ -252,7 +254,12 @@ def plan(
     >>> plan.silos["silo-1"]
     5000
     """
+    known = [each.name for each in fields(Options)]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"plan() got an unexpected keyword argument {name!r}")
     wanted = options_of({"n_components": n_components, **options})
+    columns = None
     held = [*(silos.values() if isinstance(silos, Mapping) else silos)] if hasattr(silos, "__len__") else []
     if held and all(isinstance(rows, int) for rows in held):
         require(n_features is not None, "n_features", "given with numbers of rows", n_features)
@@ -260,19 +267,22 @@ def plan(
     else:
         require(n_features is None, "n_features", "left out with data", n_features)
         wanted, data = open_silos(silos, wanted)
-        sizes, width = sizes_of(data), data.n_features
+        sizes, width, columns = sizes_of(data, wanted), data.n_features, data.columns
     values = eigenvalues_for(wanted, width, gap=gap, spectrum=spectrum)
-    return planned(wanted, sizes=sizes, n_features=width, spectrum=values, error=error)
+    return planned(wanted, sizes=sizes, n_features=width, columns=columns, spectrum=values, error=error)
 
 
-def sizes_of(data: Data, watched: Callable[[Any], Iterable[Any]] = iter) -> dict[str, int]:
+def sizes_of(data: Data, options: Options, watched: Callable[[Any], Iterable[Any]] = iter) -> dict[str, int]:
     """Return the number of rows, or of persons, of each silo; files that do not state it are read."""
-    return {
-        name: source.n_units
-        if isinstance(source, UnitRows)
-        else source.n_rows or sum(int(block.shape[0]) for block in watched(source.blocks(2**16)))
-        for name, source in data.sources.items()
-    }
+    gaps = options.takes_gaps
+    with every_problem(data.sources.values(), gaps=gaps):
+        sources = {name: with_gaps(source) if gaps else source for name, source in data.sources.items()}
+        return {
+            name: source.n_units
+            if isinstance(source, UnitRows)
+            else source.n_rows or sum(int(block.shape[0]) for block in watched(source.blocks(2**16)))
+            for name, source in sources.items()
+        }
 
 
 def planned(
@@ -280,33 +290,32 @@ def planned(
     *,
     sizes: Mapping[str, int] | Sequence[int],
     n_features: int,
+    columns: tuple[str, ...] | None = None,
     spectrum: ArrayLike | None = None,
     n_rehearsals: int | None = None,
     error: float | None = None,
 ) -> Plan:
-    """Predict cost and error of a fit with these options, and with every solver that it could use.
-
-    Only public facts are used. Each candidate is rehearsed: the real solver runs on simulated covariances
-    with the noise of the fit, and the median error is reported. ``spectrum`` has leading eigenvalues of the
-    covariance of the bounded rows (norm at most 1); without it, no error is predicted.
-    """
+    """Predict cost and error of a fit, by every solver; ``spectrum`` is that of rows of norm at most 1."""
     if error is not None:
         require(0 < error < 1, "error", "a sine between 0 and 1", error, "0.1 is usual")
         is_count = isinstance(options.n_components, int | np.integer)
         require(is_count, "error", "left out unless n_components is a number", options.n_components)
         require(options.is_private, "error", "left out unless epsilon is finite", options.epsilon)
-    if isinstance(options.ranges, Mapping):  # a plan knows no names: how many there are is enough
+    rules, public = options.rules, options.public
+    for named in (rules and dict.fromkeys(rules.features), public.offset, public.scale):
+        if columns is None and isinstance(named, Mapping) and len(named) == n_features:
+            columns = tuple(map(str, named))
+    if columns is None and isinstance(options.ranges, Mapping):  # how many there are is enough
         known = list(options.ranges.values())
         options = replace(options, ranges=[*known, *[None] * (n_features - len(known))])
-    book = options.book
-    if book is not None:
-        book.check_columns(None, n_features)
+    if options.book is not None:
+        options.book.check_columns(columns, n_features)
     if not isinstance(sizes, Mapping):
         sizes = {f"silo-{place}": int(count) for place, count in enumerate(sizes, start=1)}
     facts = _Facts(
         sizes=dict(sizes),
         n_features=n_features,
-        treatment=RowTreatment() if book is None else book.treatment,
+        columns=columns,
         spectrum=None if spectrum is None else full_spectrum(spectrum, n_features),
         # One of many columns takes seconds, and varies less.
         n_rehearsals=n_rehearsals or (5 if n_features <= 200 else 3 if n_features <= 500 else 1),
@@ -633,12 +642,7 @@ def _out_of_reach(options: Options, candidates: Sequence[Candidate], facts: _Fac
 
 
 def full_spectrum(leading: ArrayLike, n_features: int) -> Array:
-    """Return d eigenvalues, largest first, that add up to at most 1.
-
-    The others share what the given values leave of a trace of 1: each is the same part of the one before,
-    none more than the last one given. Equal shares would put all of them far below it, unlike those of real
-    rows; the last one repeated may have a trace that rows cannot have.
-    """
+    """Return d eigenvalues, largest first, that add up to at most 1: the given ones and smaller others."""
     values = np.asarray(leading, dtype=np.float64).ravel()
     if not 1 <= values.size <= n_features or not np.isfinite(values).all() or values.min() < 0:
         raise InputError(
@@ -653,6 +657,8 @@ def full_spectrum(leading: ArrayLike, n_features: int) -> Array:
     left = max(1.0 - float(values.sum()), 0.0)
     if rest == 0 or last * rest <= left * (1 + 1e-9):
         return np.append(values, np.full(rest, last))
+    # Each is the same part of the one before. Equal shares would all be far below the last one given, unlike
+    # those of real rows; the last one repeated may have a trace that rows cannot have.
     powers = np.arange(1, rest + 1)
     ratio = scipy.optimize.brentq(lambda ratio: last * float((ratio**powers).sum()) - left, 0.0, 1.0)
     return np.append(values, last * ratio**powers)
@@ -661,10 +667,7 @@ def full_spectrum(leading: ArrayLike, n_features: int) -> Array:
 def eigenvalues_for(
     options: Options, n_features: int, *, gap: float | None = None, spectrum: Any = None
 ) -> Array | None:
-    """Return guessed eigenvalues, or those of an earlier result, for rows of norm at most 1.
-
-    Guesses are in units of the rows of a fit with these options.
-    """
+    """Return eigenvalues, guessed in units of the fit's rows or of a result, for rows of norm at most 1."""
     if gap is not None and spectrum is not None:
         raise InputError("gap must go without spectrum, got both")
     bound, trace = options.public.row_norm, 1.0
@@ -675,10 +678,14 @@ def eigenvalues_for(
         got = spectrum.n_features
         require(got == n_features, "spectrum", f"of {n_features} columns", got)
         return spectrum_of_result(spectrum, row_norm=bound)
-    unit = 1.0 if bound is None else bound**2
+    unit, k = 1.0 if bound is None else bound**2, options.n_components
     if gap is None:
+        if spectrum is not None and isinstance(k, int) and np.size(spectrum) < min(k + 1, n_features):
+            raise InputError(
+                f"spectrum must have at least k + 1 = {k + 1} values, because the error depends on the gap "
+                f"after the k-th, got {np.size(spectrum)}"
+            )
         return None if spectrum is None else np.asarray(spectrum, dtype=np.float64) / unit
-    k = options.n_components
     if not isinstance(k, int):
         raise InputError(f"gap must go with a number of components, got n_components={k!r}; give a spectrum")
     return spectrum_of_gap(gap / unit, k, n_features, trace)
@@ -695,17 +702,7 @@ def spectrum_of_gap(gap: float, rank: int, n_features: int, trace: float = 1.0) 
 
 
 def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Array:
-    """Return the d eigenvalues that a result shows, without its noise, for rows of norm at most 1.
-
-    The others share equally what the denoised variances of its components leave of the total.
-
-    Parameters
-    ----------
-    result
-        Of a fit that was exact, or in which a component is determined.
-    row_norm
-        B of the fit that is planned; None takes that of the result.
-    """
+    """Return the d eigenvalues that a result shows, without its noise, for rows of norm at most 1."""
     book, given, standardized = result.code_book, result.record.parameters, result.record.standardized
     bound, unit = row_norm, 1.0  # the latter of the result's variances, in those of the bound's rows
     if bound is None and book is not None:
@@ -731,7 +728,7 @@ def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Arra
     share = float(result.explained_variance_ratio[0])
     total = float(result.explained_variance[0]) / share if share > 0 else 0.0
     rest = result.n_features - values.size
-    if rest:
+    if rest:  # they share equally what the components leave of the total
         left = max(total - float(values.sum()), 0.0)
         values = np.append(values, np.full(rest, min(left / rest, float(values[-1]))))
     values = values * unit / bound**2

@@ -55,8 +55,10 @@ def options_of(model: Any) -> Options:
 # --- rows ------------------------------------------------------------------------------------------
 
 
-def public_treatment(options: Options, columns: tuple[str, ...] | None = None) -> RowTreatment:
-    """Return what the options do to each row; ``columns`` are names, where there are any."""
+def public_treatment(options: Options, columns: tuple[str, ...] | None = None) -> RowTreatment | None:
+    """Return what the options do to each row, None where a fit finds it; ``columns`` may have no names."""
+    if options.prepares:
+        return None
     if isinstance(options.unit, Edge):
         given = [name for name in ("codebook", "ranges", "device") if getattr(options, name) is not None]
         given += [] if options.noise.scores_epsilon is None else ["scores_epsilon"]
@@ -73,7 +75,7 @@ def public_treatment(options: Options, columns: tuple[str, ...] | None = None) -
         for name, value in (("offset", public.offset), ("scale", public.scale))
     )
     low = high = None
-    if options.ranges is not None and not options.prepares:
+    if options.ranges is not None:
         width = len(options.ranges) if columns is None else len(columns)
         known = ranges_of(options.ranges, columns, width)
         low, high = np.array([ends or (-LARGEST, LARGEST) for ends in known]).T.copy()

@@ -23,7 +23,7 @@ from fedpower.rows.opening import Columns, DataPlace, open_source, reading_of
 from fedpower.rows.ruled import every_problem, ruled
 from fedpower.rows.source import RowSource
 from fedpower.rows.sql import parse_address
-from fedpower.rows.units import by_unit
+from fedpower.rows.units import by_unit, with_ranges
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
 from fedpower.toml import Part, read_toml
@@ -143,7 +143,8 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             drop=tuple(name for name in study.dropped if name in (source.columns or ())),
             extra=data.extra_columns,
         )
-        return source if study.rules is None else ruled(source, study.rules)
+        source = source if study.rules is None else ruled(source, study.rules)
+        return with_ranges(source, study.options.agreed_ranges)
 
     def _network(self, study: StudyFile, name: str) -> RowSource:
         data, network = self.data, study.options.network

@@ -113,7 +113,7 @@ class StudyFile:
     @property
     def treatment(self) -> RowTreatment | None:
         """How each row is prepared; None where the run estimates it privately."""
-        return None if self.options.prepares else public_treatment(self.options, self.columns)
+        return public_treatment(self.options, self.columns)
 
     @property
     def min_silos(self) -> int:

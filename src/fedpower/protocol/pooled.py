@@ -177,14 +177,14 @@ Groups = tuple[tuple[int, ...], ...]
 Gains = Callable[[Array], Array]
 """From the diagonals of moments to the gains of their columns, along the last axis."""
 
-_FLOOR_STDS = 2.0
+FLOOR_STDS = 2.0
 """A column's variance is taken to be at least so many standard deviations of its noise."""
 
-_CLEAR_STDS = 10.0
+_CLEAR_STDS = 5.0
 """One below so many is taken to be at least a quarter of what most columns have: it may be anything."""
 
 
-def unit_variances(noise_std: float = 0.0, groups: Groups = ()) -> Gains:
+def unit_variances(noise_std: float = 0.0, groups: Groups = (), clear: float = _CLEAR_STDS) -> Gains:
     """Return gains that bring columns to variance 1, as the moment's diagonal gives it."""
 
     def gains(diagonal: Array) -> Array:
@@ -193,7 +193,7 @@ def unit_variances(noise_std: float = 0.0, groups: Groups = ()) -> Gains:
             variances[..., group] = np.sum(variances[..., group], axis=-1, keepdims=True)
         if noise_std > 0:
             usual = np.median(variances, axis=-1, keepdims=True) / 4.0
-            least = np.clip(usual, _FLOOR_STDS * noise_std, _CLEAR_STDS * noise_std)
+            least = np.clip(usual, FLOOR_STDS * noise_std, clear * noise_std)
             return np.asarray(1.0 / np.sqrt(np.maximum(variances, least)))
         return np.asarray(1.0 / np.sqrt(np.where(variances > 0, variances, 1.0)))
 

@@ -69,6 +69,8 @@ def reading_of(source: RowSource) -> str:
             "sheet": source.table.sheet,
             "group": source.group and source.group[0],
         }
+        if words := {name: dict(own.words) for name, own in cells.items() if own.words}:
+            reading["words"] = words
     elif not _paths(source):
         reading["keep"] = getattr(source, "keep", None)
     if not any(reading.values()):

@@ -39,6 +39,9 @@ _MOST_REMEMBERED = 2**20
 _FEWEST = 20
 """Rows below which different numbers, or the same ones, mean nothing."""
 
+_OFTEN = 3
+"""So many cells with one far number are more than a mistake."""
+
 _FEW = 10
 """So many different whole numbers at most may be names of levels."""
 
@@ -138,6 +141,24 @@ def _doubts(look: ColumnLook, numbers: Vector) -> Iterator[str]:
         yield "constant"
     if _is_whole(numbers) and look.levels and 1 < len(look.levels) <= _FEW:
         yield "few values: perhaps levels"
+    for value, count in _codes(numbers):
+        yield f"{value:.10g} in {count} cells: perhaps a code for missing"
+
+
+def _codes(numbers: Vector) -> Iterator[tuple[float, int]]:
+    """Yield numbers that are repeated and far from all others, as codes for missing cells are."""
+    values, counts = np.unique(numbers, return_counts=True)
+    while len(values) > 2 and counts.sum() >= _FEWEST:
+        is_far = {-1: values[-1] + values[0] > 2 * values[-2], 0: values[-1] + values[0] < 2 * values[1]}
+        is_far[0] |= len(values) > 3 and values[0] == -1 and values[1] >= 0
+        # Among few values, which may be levels, a code is negative or has no digit but 9.
+        few = len(values) <= _FEW
+        coded = {end: values[end] < 0 or set(f"{values[end]:.10g}") <= {"9", "."} for end in is_far}
+        places = [end for end in is_far if is_far[end] and counts[end] >= _OFTEN and (coded[end] or not few)]
+        if not places:
+            return
+        yield float(values[places[0]]), int(counts[places[0]])
+        values, counts = np.delete(values, places[0]), np.delete(counts, places[0])
 
 
 def _suspicions(name: str | None, numbers: Vector) -> Iterator[str]:

@@ -66,9 +66,10 @@ class Reading(TypedDict, total=False):
     rename: Mapping[str, str] | None
     factors: Mapping[str, float] | None
     offsets: Mapping[str, float] | None
+    words: Mapping[str, Mapping[str, str]] | None
 
 
-_FORM, _HARMONY = ("separator", "decimal", "encoding"), ("rename", "factors", "offsets")
+_FORM, _HARMONY = ("separator", "decimal", "encoding"), ("rename", "factors", "offsets", "words")
 _QUERY = ("query", "database", "user", "password_env", "password_file")
 
 
@@ -101,11 +102,12 @@ class DataPlace(Part, frozen=True):
 
 
 class Columns(Part, frozen=True):
-    """What columns are called in the study, and how they come to be in its units."""
+    """What columns are called in the study, and how they come to be in its units and words."""
 
     rename: dict[str, str] | None = None
     factors: dict[str, float] | None = None
     offsets: dict[str, float] | None = None
+    words: dict[str, dict[str, str]] | None = None
 
 
 class _Description(Part, frozen=True):
@@ -192,7 +194,7 @@ def _open(data: Any, name: str | None, reading: Reading, **svmlight: Any) -> Tab
     if not any(harmony):
         return opened
     if not isinstance(opened, Table):
-        raise InputError(f"rename, factors and offsets must be used with tables, got {called}")
+        raise InputError(f"rename, factors, offsets and words must be used with tables, got {called}")
     return harmonised(opened, *harmony)  # type: ignore[arg-type]
 
 

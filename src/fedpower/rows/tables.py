@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.exceptions import CellError, InputError, require
 from fedpower.rows.source import Extra, pick_columns, require_shape
-from fedpower.rules.expressions import Cells, Compiled, compiled, problems_in, staged
+from fedpower.rules.expressions import Cells, Compiled, compiled, problems_in, staged, translated
 from fedpower.rules.rules import Rule, TableRules
 from fedpower.values import Block, Matrix, is_number, no_column, pl, require_distinct, shown
 
@@ -57,11 +57,14 @@ class Table:
                     for key, value in part.keys.items() if key in named]  # fmt: skip
             # The number of rows is wanted even without a column, of whatever one.
             stored = [own for own in named if own not in part.keys] or [next(iter(part.cells.values())).own]
-            typed = {part.cells[name].own for name in numbers}
+            typed = {part.cells[name].own for name in numbers if not part.cells[name].words}
+            words = {name: known for name in columns if (known := part.cells[name].words)}
             row = 0
             for batch in part.read(stored, typed, max_rows):
                 if len(batch):
-                    yield part, row, batch.rename(named, strict=False).with_columns(keys)
+                    own = batch.rename(named, strict=False).with_columns(keys)
+                    told = [translated(name, own.schema[name], known) for name, known in words.items()]
+                    yield part, row, own.with_columns(told)
                 row += len(batch)
                 del batch  # or two batches are held while the next one is read
 
@@ -70,21 +73,44 @@ class Table:
         return part.name if self.parts else name
 
 
+Span = tuple[float, float]
+
+NO_LEVEL: Span = (0.0, 0.0)
+"""The range of the column of other words, for rows that have one of the levels."""
+
+
+class Odd(NamedTuple):
+    """How many of a feature's cells are outside its public range, of how many that are there."""
+
+    n_odd: int
+    n_present: int
+    span: Span
+
+
 def harmonised(
-    table: Table, rename: Mapping[str, str], factors: Mapping[str, float], offsets: Mapping[str, float]
+    table: Table,
+    rename: Mapping[str, str],
+    factors: Mapping[str, float],
+    offsets: Mapping[str, float],
+    words: Mapping[str, Mapping[str, str]],
 ) -> Table:
-    """Return a table in the study's names and units: a cell x counts as factor · x + offset."""
+    """Return a table in the study's names, units and words: a cell x counts as factor · x + offset."""
     known = table.columns
-    for label, given in (("rename", rename), ("factors", factors), ("offsets", offsets)):
+    given_by = {"rename": rename, "factors": factors, "offsets": offsets, "words": words}
+    for label, given in given_by.items():
         is_mapping = isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
         require(is_mapping, label, "a mapping from names of columns", type(given).__name__)
         for name, value in given.items():
             if label == "rename":
                 require(isinstance(value, str) and bool(value), label, f"a name for '{name}'", value)
+            elif label == "words":
+                pairs = value.items() if isinstance(value, Mapping) else [(None, None)]
+                good = all(isinstance(word, str) for pair in pairs for word in pair)
+                require(good, f"words of '{name}'", "a mapping from own words to words", type(value).__name__)
             else:
                 must = "a finite number other than 0" if label == "factors" else "a finite number"
-                good = is_number(value) and (value or label != "factors")
-                require(bool(good), f"{label} of '{name}'", must, value)
+                is_right = is_number(value) and bool(value or label != "factors")
+                require(is_right, f"{label} of '{name}'", must, value)
         unknown = [name for name in given if name not in known]
         if unknown:
             raise InputError(
@@ -101,6 +127,9 @@ def harmonised(
             factor = float(factors.get(name, 1.0))
             offset = cells.offset * factor + float(offsets.get(name, 0.0))
             made[name] = replace(cells, factor=cells.factor * factor, offset=offset)
+            if name in words:
+                text = replace(made[name], dtype=pl.String(), decimal=cells.decimal or ".")
+                made[name] = replace(text, words=words[name])
         return replace(part, cells=made, parts=tuple(map(converted, part.parts)))
 
     return converted(table)
@@ -117,7 +146,8 @@ class TableSource:
     group: tuple[str, str] | None = None  # the rows whose cell in a column is this text
     gaps: bool = False
     rules: TableRules | None = None
-    others: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
+    spans: Mapping[str, Span] = field(default_factory=dict)  # in which cells are to be
+    odd: dict[str, Odd] = field(default_factory=dict, repr=False)  # by feature, of the last pass
     plans: dict[Any, list[Compiled]] = field(default_factory=dict, init=False, repr=False)
     sparse: bool = field(default=False, init=False)
     density: float | None = field(default=1.0, init=False)
@@ -165,8 +195,10 @@ class TableSource:
             rules = [rule for rule in self.rules.rules if not features.isdisjoint(rule.features)]
         columns = [name for rule in rules for name in rule.columns] + ([] if label is None else [label])
         numbers = {name for rule in rules for name in rule.numbers}
-        others = {rule.column: 0 for rule in rules if f"{rule.column}=other" in features}
-        seen = 0
+        spans = dict(self.spans) | {rule.column: rule.span for rule in rules if rule.span}
+        spans |= {f"{rule.column}=other": NO_LEVEL for rule in rules if rule.kind == "levels"}
+        spans = {name: span for name, span in spans.items() if name in features}
+        seen, odd = 0, np.zeros(2 * len(spans), dtype=np.int64)
         for part, rows, batch in self.picked(columns, max_rows, numbers=numbers):
             seen += len(batch)
             cells = None if label is None else batch[label]
@@ -175,30 +207,51 @@ class TableSource:
                 how = {"gaps": self.gaps, "plain": self.rules is None}
                 schema = batch.schema  # a new object at every call
                 self.plans[key] = [compiled(rule, part.cells, schema, **how) for rule in rules]
-            block = self._block(part, rows, batch, self.plans[key])
-            for column in others:
-                others[column] += int(np.count_nonzero(block[:, self.columns.index(f"{column}=other")]))
+            block, outside = self._block(part, rows, batch, self.plans[key], spans)
+            odd += outside
             yield cells, block
             del batch, block
         require_shape(self.name, seen, self.n_features)
-        self.others.update({column: (count, seen) for column, count in others.items()})
+        counts = zip(*odd.reshape(2, -1).tolist(), spans.values(), strict=True)
+        self.odd.clear()
+        self.odd.update(zip(spans, map(Odd._make, counts), strict=True))
 
-    def _block(self, part: Table, rows: Rows, batch: pl.DataFrame, plan: Sequence[Compiled]) -> Matrix:
-        """Return the features of a batch; a column that is not finite is searched for uncovered cells."""
+    def _block(
+        self,
+        part: Table,
+        rows: Rows,
+        batch: pl.DataFrame,
+        plan: Sequence[Compiled],
+        spans: Mapping[str, Span],
+    ) -> tuple[Matrix, NDArray[np.int64]]:
+        """Return the features of a batch, and how many cells are outside spans, and how many are there.
+
+        A column that is not finite is searched for uncovered cells.
+        """
         values = {
             name: value.alias(name)
             for made in plan
             for name, value in zip(made.rule.features, made.values, strict=True)
         }
         ready = staged(batch, plan)
-        block: Matrix = ready.select([values[name] for name in self.columns]).to_numpy(order="c")
+        frame = ready.select([values[name] for name in self.columns])
+        cells = [pl.col(name).fill_nan(None) for name in spans]
+        counts = [
+            cell.is_between(*span).not_().sum() for cell, span in zip(cells, spans.values(), strict=True)
+        ]
+        counts += [cell.count() for cell in cells]
+        found = frame.select(count.alias(f"{place}") for place, count in enumerate(counts)).to_numpy()
+        outside = dict(zip(spans, found.ravel(), strict=False))
+        own = {made.rule.column: made.rule.span for made in plan if made.rule.span}
+        clipped = [pl.col(name).clip(*span) for name, span in own.items() if outside.get(name)]
+        block: Matrix = frame.with_columns(clipped).to_numpy(order="c")
         with np.errstate(over="ignore", invalid="ignore"):
             odd = ~np.isfinite(block.sum(axis=0))
         if odd.any():
             names = {name for name, is_odd in zip(self.columns, odd, strict=True) if is_odd}
             doubted = [made for made in plan if names.intersection(made.rule.features)]
             refuse_first(ready, doubted, rows, self.table.called(part, self.name))
-        return block
+        return block, found.ravel()
 
 
 def refuse_first(batch: pl.DataFrame, plan: Sequence[Compiled], rows: Rows, called: str) -> None:

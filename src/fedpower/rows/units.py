@@ -17,6 +17,7 @@ from fedpower.exceptions import InputError, require
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, pick_columns
 from fedpower.rows.tables import TableSource, as_texts
+from fedpower.rules.codebook import ranges_of
 from fedpower.values import Block, Matrix, Vector, cached_property, is_sparse, pl, shown
 
 Keys = NDArray[np.uint64]
@@ -231,6 +232,16 @@ def with_gaps(source: RowSource) -> RowSource:
     if isinstance(source, TableSource) or (isinstance(source, ArraySource) and not source.sparse):
         return replace(source, gaps=True)
     return source
+
+
+def with_ranges(source: RowSource, ranges: Any) -> RowSource:
+    """Return a source that counts cells outside public ranges, where it is a table."""
+    if isinstance(source, UnitRows):
+        return source.over(with_ranges(source.rows, ranges))
+    if not isinstance(source, TableSource) or ranges is None:
+        return source
+    known = zip(source.columns, ranges_of(ranges, source.columns, source.n_features), strict=True)
+    return replace(source, spans={name: span for name, span in known if span})
 
 
 class FilledRows(OverRows):

@@ -7,12 +7,12 @@ features are all finite has no problem, and the expressions of problems run only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from fedpower.rules.rules import KNOWN, LEVEL, OTHER, SECONDS, Rule
-from fedpower.values import LARGEST_EXACT, pl
+from fedpower.values import LARGEST_EXACT, pl, shown
 
 _YES, _NO = ("yes", "true", "y", "t", "1"), ("no", "false", "n", "f", "0")
 _NO_NUMBERS = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
@@ -36,6 +36,7 @@ class Cells:
     logical: bool = False  # text of true and false
     factor: float = 1.0
     offset: float = 0.0
+    words: Mapping[str, str] = field(default_factory=dict)  # to the study's, from the silo's own
 
     @property
     def converts(self) -> bool:
@@ -97,7 +98,10 @@ def compiled(
     gaps: bool = False,
     plain: bool = False,
 ) -> Compiled:
-    """Return a rule as expressions over raw batches of this schema; ``plain`` for a default rule."""
+    """Return a rule as expressions over raw batches of this schema; ``plain`` for a default rule.
+
+    Numbers and dates are yet to be clipped to the rule's range.
+    """
     if rule.kind == "comparison":
         return _comparisons(rule, cells, schema)
     column = _READERS[rule.kind](rule, cells[rule.column], schema[rule.column], plain)
@@ -122,8 +126,6 @@ def compiled(
         value, fill = column.value, None if counts_for_nothing else rule.fill
         if fill is not None:
             value = pl.when(column.missing).then(fill).otherwise(value)
-        if rule.range is not None:
-            value = value.clip(*rule.range)
         values = [value, *([column.missing.cast(pl.Float64)] if rule.indicator else [])]
     return Compiled(rule=rule, values=values, problems=problems, stages=column.stages)
 
@@ -243,6 +245,11 @@ def _text(column: str, dtype: Any, missing: Sequence[str] = (), words: Sequence[
     return pl.when(~text.is_in(["", *missing])).then(text)
 
 
+def translated(column: str, dtype: Any, words: Mapping[str, str]) -> pl.Expr:
+    """Return cells as text in which some words are replaced by others."""
+    return _text(column, dtype, words=tuple(words)).replace(words).alias(column)
+
+
 def _staged(rule: Rule, text: pl.Expr) -> tuple[pl.Expr, dict[str, pl.Expr]]:
     """Return the text as a column of its own, for all that start from it, and how it is made."""
     name = f"\0{rule.column}"
@@ -274,7 +281,7 @@ def _levels(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
 def _words(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     if rule.kind == "ordered":
         meant = {word: float(place) for place, word in enumerate(rule.levels)}
-        must = "hold only its ordered levels"
+        must = f"hold only the words {shown(rule.levels)}"
     else:
         meant = dict.fromkeys(_YES, 1.0) | dict.fromkeys(_NO, 0.0)
         must = "hold only yes or no (true or false, 1 or 0)"
@@ -282,7 +289,8 @@ def _words(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     text, stages = _staged(rule, words if rule.kind == "ordered" else words.str.to_lowercase())
     value = text.replace_strict(meant, default=None, return_dtype=pl.Float64)
     wrong = text.is_not_null() & value.is_null()
-    problem = Problem(must, "other words", wrong, "add them to its rule, or to missing_words")
+    advice = "translate them in the silo's file ([columns.words]), or list them in missing_words of its rule"
+    problem = Problem(must, "other words", wrong, advice)
     return _Column(value, text.is_null(), (problem,), stages)
 
 

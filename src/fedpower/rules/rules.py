@@ -57,6 +57,7 @@ SECONDS = {
 """By unit of time: how many seconds it has."""
 
 _WORDS = ("levels", "items", "missing_words")
+_MUST_LIST = "a list of words; a silo's own file translates other spellings of a word"
 _MISSING = ("missing", "indicator", "missing_words")
 _KEYS: dict[Kind, tuple[str, ...]] = {
     "number": ("range", *_MISSING),
@@ -130,6 +131,11 @@ class Rule:
             return (*((-1.0, 1.0),) * len(self.levels), self.range or (0.0, 1.0))
         own = {"ordered": (0.0, float(len(self.levels) - 1)), "yes/no": (0.0, 1.0)}.get(self.kind, self.range)
         return (own, (0.0, 1.0))[: len(self.features)]
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """What numbers and dates are set to the ends of."""
+        return self.range if self.kind in ("number", "date") else None
 
     @property
     def covers_missing(self) -> bool:
@@ -313,7 +319,10 @@ def _rule(column: str, given: Any, where: str) -> Rule:
         raise InputError(f"{called} must have only the keys {allowed} for kind {kind!r}, got {odd[0]!r}")
     key = _LISTED.get(kind, "")
     content = {"levels" if name == key else name: value for name, value in given.items()}
-    content |= {name: _words(words) for name, words in content.items() if name in _WORDS}
+    for name in set(_WORDS) & content.keys():
+        content[name] = words = _words(content[name])
+        listed = isinstance(words, list) and all(isinstance(word, str) for word in words)
+        require(listed, key if name == "levels" else name, _MUST_LIST)
     if isinstance(content.get("origin"), dt.date):
         content["origin"] = content["origin"].isoformat()
     try:

@@ -13,7 +13,7 @@ from fedpower import native
 from fedpower.exceptions import InputError, ProtocolError
 from fedpower.rows.arrays import DaskSource
 from fedpower.rows.source import UNWATCHED, RowSource, Watch, block_rows, other_rows, require_count
-from fedpower.rows.tables import TableSource
+from fedpower.rows.tables import NO_LEVEL, Odd
 from fedpower.rows.units import FilledRows, Weights, require_no_unit, unit_of, with_gaps
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import CRows, Integers, Shift
@@ -373,25 +373,37 @@ def _counted(
 
 ONLY_YOU = "(only you see this)"
 
+_OFTEN = 0.02  # of a column's cells: fewer outside of its range are not worth a sentence
 _FAR = 2.0  # scales between a column's mean and the others'
 _NARROW = 20.0  # or how many times less it spreads than they do, elsewhere than around their mean
 _FEW = 10  # rows of a silo of which nothing is said: they may be anywhere by chance
 
 
-def other_words(source: RowSource) -> dict[str, tuple[int, int]]:
-    """Return by column how many rows have none of its levels, and of how many rows."""
+def odd_cells(source: RowSource) -> dict[str, Odd]:
+    """Return by feature how many cells are outside its public range, or are none of the levels."""
     while hasattr(source, "rows"):
         source = source.rows
-    return dict(source.others) if isinstance(source, TableSource) else {}
+    return {name: odd for name, odd in getattr(source, "odd", {}).items() if odd.n_odd}
 
 
-def levels_warnings(source: RowSource) -> list[str]:
-    """Return a sentence for each column of levels in which some rows have another word."""
+def other_words(source: RowSource) -> dict[str, tuple[int, int]]:
+    """Return by column how many rows have none of its levels, and of how many rows."""
+    found = {name: odd for name, odd in odd_cells(source).items() if odd.span == NO_LEVEL}
+    return {name.removesuffix("=other"): (odd.n_odd, odd.n_present) for name, odd in found.items()}
+
+
+def cells_warnings(source: RowSource) -> list[str]:
+    """Return a sentence for each column with words that are no level, or many cells outside its range."""
     return [
         f"{count} of {n_rows} rows of {source.name} have none of the levels of column {column!r} and "
         f"count as 'other' {ONLY_YOU}"
         for column, (count, n_rows) in other_words(source).items()
-        if count
+    ] + [
+        f"{odd.n_odd} of {odd.n_present} cells of {column!r} in {source.name} are outside its range from "
+        f"{odd.span[0]:g} to {odd.span[1]:g} and count as its ends {ONLY_YOU}; check units and codes for "
+        "missing values"
+        for column, odd in odd_cells(source).items()
+        if odd.span != NO_LEVEL and odd.n_odd > _OFTEN * odd.n_present
     ]
 
 

@@ -16,6 +16,9 @@ CONFIDENCE = 0.9
 DETERMINED = 45.0
 """Degrees up to which a component is determined."""
 
+_FEW_TOGETHER = 3
+"""So many components that only their subspace tells apart from others still mean something."""
+
 _CHANCE = 0.002  # that a direction is seen where there is none
 _DRAWS = 100
 # Draws that settle whether a component is determined: it is where all keep to so many degrees, and none is
@@ -41,6 +44,16 @@ class Angles(NamedTuple):
     def n_determined(self) -> int:
         """The largest j for which the first j components are determined together; 0 where none is."""
         return int(np.flatnonzero(np.append(True, self.subspaces <= DETERMINED))[-1])
+
+    @property
+    def n_kept(self) -> int:
+        """How many ``"auto"`` keeps: up to where only more than a few together are determined, at least 1."""
+        kept = 0
+        for end in np.flatnonzero(self.subspaces <= DETERMINED) + 1:
+            if end - kept > (min(kept, _FEW_TOGETHER) or (self.subspaces.size + 1) / 2):
+                break
+            kept = int(end)
+        return max(kept, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +89,16 @@ def moment_angles(
     *,
     pairs: tuple[Array, Array],
     gains: Gains | None = None,
+    drawn: Gains | None = None,
     cut: Array | None = None,
 ) -> Directions:
-    """Return the angles of the leading components of a noised moment."""
+    """Return the angles of the leading components of a noised moment; draws may have gains of their own."""
     if len(pooled.covariance) > _MOST:
         return _wide_angles(pooled, rank, pairs=pairs, gains=gains, cut=cut)
     law = _law(pooled, cut)
     inner = pairs[1].T * _factor(pooled.covariance, gains)
     found = np.einsum("ij,ij->i", inner @ law.denoised, inner)
-    return _angles(law, pairs[1][:, :rank], found, partial(_scaled, gains=gains))
+    return _angles(law, pairs[1][:, :rank], found, partial(_scaled, gains=drawn or gains))
 
 
 def derived_angles(

@@ -18,7 +18,7 @@ from fedpower.protocol.study import NOISE_SHARE, NoiseLaw, Study, masses, noise_
 from fedpower.rules.codebook import CodeBook
 
 Rank = int | float | Literal["auto"]
-"""k; a fraction of variance; or as many as are determined together."""
+"""k; a fraction of variance; or those that are determined (`Angles.n_kept`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedpower.linalg import Array, blas, spectrum_and_leading
 from fedpower.protocol.coordinator import Ask, Exchange, Round
-from fedpower.protocol.pooled import Pooled, clipping_of, fixed, unit_variances
+from fedpower.protocol.pooled import FLOOR_STDS, Pooled, clipping_of, fixed, unit_variances
 from fedpower.protocol.query import vectors_to_bytes
 from fedpower.protocol.solvers.angles import Directions, exact_angles, moment_angles
 from fedpower.protocol.solvers.preparation import find_code_book
@@ -59,9 +59,11 @@ class UploadSettings:
         rank, covariance, total_variance = self.rank, pooled.covariance, pooled.total_variance
         dim = covariance.shape[0]
         # Without either, columns are left in units of the treated rows.
-        gains = None if book is None else fixed(book.units)
+        gains = drawn = None if book is None else fixed(book.units)
         if self.standardize:
             gains = unit_variances(pooled.noise_std, self.study.groups)
+            # What a column's small variance may really be is part of how sure the components are.
+            drawn = unit_variances(pooled.noise_std, self.study.groups, clear=FLOOR_STDS)
         taken = None
         if gains is not None:
             taken = gains(np.diagonal(covariance))
@@ -87,7 +89,9 @@ class UploadSettings:
 
         def directions(first: int) -> Directions:
             if pooled.noise_std > 0:
-                return moment_angles(pooled, first, pairs=(spectrum, vectors), gains=gains, cut=cut)
+                return moment_angles(
+                    pooled, first, pairs=(spectrum, vectors), gains=gains, drawn=drawn, cut=cut
+                )
             return exact_angles(spectrum, first, n_features=dim)
 
         if isinstance(rank, float):
@@ -95,7 +99,7 @@ class UploadSettings:
             rank = rank_for(rank, kept, max(total_variance, float(kept.sum())))
         # All columns together span everything, whatever the noise: that is nothing to be found out.
         found = directions(rank if isinstance(rank, int) else max(dim - (pooled.noise_std > 0), 1))
-        n_components = rank if isinstance(rank, int) else max(found.angles.n_determined, 1)
+        n_components = rank if isinstance(rank, int) else found.angles.n_kept
         return Solution(
             basis=vectors,
             values=values,
