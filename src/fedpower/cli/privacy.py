@@ -13,7 +13,7 @@ from fedpower.exceptions import InputError, require
 from fedpower.privacy import Ledger
 from fedpower.privacy.ledger import jsonable, rounded_down
 from fedpower.privacy.statement import in_symbols
-from fedpower.report.text import date_and_time
+from fedpower.report.text import date_and_time, measured
 
 # --- ledger ----------------------------------------------------------------------------------------
 
@@ -99,24 +99,6 @@ def set_cap(ledger: Path, epsilon: float, delta: float, reason: str, as_json: bo
     )
 
 
-_NAMES = {
-    "octaves": "rough column ranges",
-    "bins": "column ranges",
-    "zoom": "narrow column ranges",
-    "means": "means and spreads",
-    "norms": "row lengths",
-    "mean": "mean row",
-    "scores": "score counts",
-}
-"""What releases measure, by their name in the ledger; other names say it themselves."""
-
-
-def _name(purpose: str) -> str:
-    """Return what a release measures, and what else its purpose in the ledger says."""
-    query, *more = purpose.split(", ")
-    return ", ".join([_NAMES.get(query, query), *more])
-
-
 def _print(ledger: Path, statement: dict[str, Any]) -> None:
     left, spent, forecast = statement["left"], statement["spent"], statement.get("what_if")
     further = f"the next fit may use up to {rounded_down(left, 3)}" if left > 0 else "nothing is left"
@@ -130,7 +112,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
     rows = [
         (
             str(entry["seq"]),
-            _name(entry["purpose"]),
+            measured(entry["purpose"]),
             entry["study"][:8],
             _epsilon(entry["epsilon"]),
             _epsilon(entry["total_epsilon"]),
