@@ -27,19 +27,20 @@ SECONDS = 120.0
 
 
 class Terminal:
-    """Runs ``fedpower WORDS`` with stderr, or all that is said, on a pseudo-terminal."""
+    """Runs ``fedpower WORDS`` with stderr on a pseudo-terminal, or all output on one of 80 columns."""
 
-    def __init__(self, *words: object, n_columns: int = 160, is_whole: bool = False) -> None:
+    def __init__(self, *words: object, on_80_columns: bool = False) -> None:
         self._reader, writer = pty.openpty()
-        termios.tcsetwinsize(writer, (40, n_columns))
+        termios.tcsetwinsize(writer, (40, 80))
         self._raw = b""
         kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        size = {} if on_80_columns else {"COLUMNS": "160", "LINES": "40"}
         self.process = subprocess.Popen(
             [*PROGRAM, *map(str, words)],
-            stdout=writer if is_whole else subprocess.PIPE,
+            stdout=writer if on_80_columns else subprocess.PIPE,
             stderr=writer,
             stdin=subprocess.DEVNULL,
-            env=kept | {"TERM": "xterm"},
+            env=kept | size | {"TERM": "xterm"},
             start_new_session=True,
         )
         os.close(writer)
@@ -144,7 +145,7 @@ def test_lines_fit_80_columns_and_break_between_words(here):
     Path("words.csv").write_text("age,sex,seen\n1,F,2020-01-01\n2,M,2020-01-02\n")
     succeed("study", "init", "--name", "s", "--silos", "a,b", "--columns", "x,y", "-k", 1, "--epsilon", 1)
     for command in AT_80.strip().splitlines():
-        with Terminal(*command.split(), n_columns=80, is_whole=True) as terminal:
+        with Terminal(*command.split(), on_80_columns=True) as terminal:
             assert terminal.end() in (0, 2), terminal.said
         lines = terminal.said.splitlines()
         assert [line for line in lines if len(line) > 80 and " " in line.strip()] == [], command
