@@ -168,7 +168,6 @@ _AUDITED, _ATTACKED = (4.0,), (0.5, 1.0, 4.0, 10.0)
     option("--attack", "Show the attack that noise prevents."),
     option("--rows", "With --attack: rows of a silo.", click.IntRange(2), default=1000),
     option("--n-steps", "With --attack: rounds that the coordinator reads.", click.IntRange(1), default=10),
-    option("-o --output FILE", "With --attack: plot the results as PNG, SVG or PDF."),
     "as_json quiet",
 )  # fmt: skip
 def audit(*, attack: bool, epsilon: tuple[float, ...], runs: int | None, **given: Any) -> int:
@@ -184,7 +183,6 @@ def audit(*, attack: bool, epsilon: tuple[float, ...], runs: int | None, **given
     if attack:
         _play_attack(sorted(epsilon or _ATTACKED), runs or _ATTACKS, **given)
         return 0
-    require(given["output"] is None, "output", "left out without --attack", str(given["output"]))
     require(runs is None or runs >= 20, "runs", "at least 20", runs)
     verdicts = [_audit(promise, runs or _RUNS, **given) for promise in epsilon or _AUDITED]
     return int(any(verdicts))
@@ -269,8 +267,7 @@ def _audit_row(report: Any) -> tuple[str, ...]:
 
 
 def _play_attack(
-    epsilons: list[float], runs: int, *, delta: float, rows: int, n_steps: int, output: Path | None,
-    as_json: bool, **_: Any,
+    epsilons: list[float], runs: int, *, delta: float, rows: int, n_steps: int, as_json: bool, **_: Any,
 ) -> None:  # fmt: skip
     """Play the attack at every ε, and print what it reads."""
     from fedpower.experiments import attack as played  # noqa: PLC0415
@@ -279,9 +276,6 @@ def _play_attack(
     with bar_of("runs") as advance:
         results = played.attack(epsilons, setting=setting, seeds=range(runs), on_progress=advance)
     by_round, chance = played.error_by_round(setting), played.chance_cosine(setting)
-    if output is not None:
-        played.draw_attack(results, output, setting)
-        say(f"Plot: {output}", err=True)
     if as_json:
         record = {"setting": asdict(setting), "chance_cosine": chance}
         record |= {"error_by_round_without_noise": by_round}
