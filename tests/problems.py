@@ -65,15 +65,13 @@ class ArrayMoment:
         return LocalMoment(open_source(self.rows), RowTreatment(row_norm=1.0), on_lattice=True).sums()
 
 
-def spiked_rows(
-    n_rows: int = 600, n_features: int = 12, rank: int = 3, noise: float = 0.4, seed: int = 0
-) -> Array:
+def spiked_rows(n_rows: int = 600, n_features: int = 12, rank: int = 3, seed: int = 0) -> Array:
     """Return rows with ``rank`` strong directions of decreasing strength."""
     rng = np.random.default_rng(seed)
     directions = np.linalg.qr(rng.standard_normal((n_features, rank)))[0]
     strengths = np.linspace(3.0, 1.5, rank)
     scores = rng.standard_normal((n_rows, rank)) * strengths
-    return scores @ directions.T + noise * rng.standard_normal((n_rows, n_features))
+    return scores @ directions.T + 0.4 * rng.standard_normal((n_rows, n_features))
 
 
 def split(rows: Array, sizes: list[int]) -> list[Array]:

@@ -18,12 +18,12 @@ ASKED = [Requirement("numpy>=2.0"), Requirement("scikit-learn>=1.6")]
 SELF_TESTS = ("exact_fit", "private_fit", "ledger", "loops", "device")
 
 
-def module(folder: Path, name: str, body: str, version: str = "1.0") -> Requirement:
+def module(folder: Path, name: str, body: str) -> Requirement:
     """Install a small package into a folder, as pip leaves it, and return that it is asked for."""
     (folder / f"{name}.py").write_text(body)
-    info = folder / f"{name}-{version}.dist-info"
+    info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     return Requirement(f"{name}>=1.0,<2")
 
 
