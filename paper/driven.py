@@ -11,10 +11,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fedpower.engines.inprocess import available_cores, blas_threads
+from fedpower.engines.inprocess import available_cores, blas_threads, run_in_process
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
-from fedpower.protocol.coordinator import Answers, Asking, Coordinator, Exchange, drive, in_turn
+from fedpower.protocol.coordinator import Answers, Coordinator, Exchange
 from fedpower.protocol.messages import AskSteps, Message, encode
 from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import Study
@@ -69,26 +69,27 @@ class RememberingSilo:
         return replace(self._answers[question], run=message.run, round=message.round)
 
 
+class _NotingSilo:
+    """A silo of which is noted which basis it was asked about in each round."""
+
+    def __init__(self, silo: Answers, bases: dict[int, Array]) -> None:
+        self._silo, self._bases = silo, bases
+
+    def answer(self, message: Message) -> Message:
+        """Return the silo's answer to ``message``."""
+        if isinstance(message.body, AskSteps):
+            self._bases[message.round] = message.body.basis
+        return self._silo.answer(message)
+
+
 def drive_silos(
-    solver: Exchange,
-    silos: Mapping[str, Answers],
-    *,
-    study: Study,
-    reorder: Callable[[list[Message]], list[Message]] | None = None,
+    solver: Exchange, silos: Mapping[str, Answers], *, study: Study
 ) -> tuple[Coordinator, list[Array]]:
     """Return the finished coordinator and the basis asked about in each round of steps."""
     coordinator = Coordinator(solver, list(silos), study=study, run="experiment")
-    bases: list[Array] = []
-    ask = in_turn(silos)
-
-    def noting(questions: tuple[Message, ...]) -> Asking:
-        body = questions[0].body
-        if isinstance(body, AskSteps):
-            bases.append(body.basis)
-        return ask(questions if reorder is None else tuple(reorder(list(questions))))
-
-    drive(coordinator, noting)
-    return coordinator, bases
+    bases: dict[int, Array] = {}
+    run_in_process(coordinator, {name: _NotingSilo(silo, bases) for name, silo in silos.items()}, n_jobs=1)
+    return coordinator, list(bases.values())
 
 
 TREATMENT = RowTreatment(row_norm=1.0)

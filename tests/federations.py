@@ -11,8 +11,7 @@ from msgspec import structs
 
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
-from fedpower.protocol import coordinator as driving
-from fedpower.protocol.coordinator import Coordinator, Round, in_turn
+from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import AskMoment, AskQuery, AskSteps, Message, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude
 from fedpower.protocol.schedule import Schedule
@@ -164,7 +163,8 @@ def coordinator_of(case: str, **options: Any) -> Coordinator:
 def deliver(coordinator: Coordinator, parties: Mapping[str, Party], *, rounds: int = 10**6) -> None:
     """Deliver every message once and in order, for so many rounds at most."""
     while not coordinator.done and len(coordinator.history) <= rounds:
-        driving.drive_round(coordinator, in_turn(parties))
+        for question in coordinator.next():
+            coordinator.receive(parties[question.silo].answer(question))
 
 
 def outcome_of(case: str, coordinator: Coordinator) -> Outcome:

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+import carriers
+from carriers import Asking, in_turn
 from fedpower.linalg import orth
-from fedpower.protocol import coordinator as driving
-from fedpower.protocol.coordinator import Asking, Coordinator, in_turn
+from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.messages import AskSteps, Message
 from fedpower.protocol.silo import ExactReleases, Silo
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, Solution, SolverSettings
@@ -47,7 +48,7 @@ def drive(coordinator: Coordinator, silos: Mapping[str, Any]) -> list[Message]:
         asked.extend(questions)
         return in_turn(silos)(questions)
 
-    driving.drive(coordinator, ask)
+    carriers.drive(coordinator, ask)
     return asked
 
 
@@ -132,7 +133,7 @@ def drive_late(
             if question.round < dead.get(question.silo, 10_000):
                 yield silos[question.silo].answer(question)
 
-    driving.drive(coordinator, ask)
+    carriers.drive(coordinator, ask)
     return coordinator.outcome, coordinator
 
 

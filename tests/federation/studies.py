@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
+from carriers import drive, in_turn
 from federations import ASK_MOMENT
 from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.kits import Authority, Kit, Request, accept, ask
 from fedpower.federation.silo_file import SiloFile, open_silo, read_silo
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol import coordinator as driving
-from fedpower.protocol.coordinator import in_turn
 from fedpower.protocol.messages import Message
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo
@@ -122,7 +121,7 @@ class Counted:
             self.n += len(questions)
             return in_turn(self.silos)(questions)
 
-        driving.drive(run.coordinator, ask)
+        drive(run.coordinator, ask)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from studies import RUN, SIZES, kit_of, write_study
 
 from federations import NAMES, coordinator_of, parties_of, study_of
-from fedpower.engines.inprocess import Pace, drive_paced
+from fedpower.engines.inprocess import Pace, drive
 from fedpower.exceptions import ProtocolError, RefusedError
 from fedpower.federation import coordinator as serving
 from fedpower.federation import runner as running
@@ -161,7 +161,7 @@ def test_a_round_ends_without_a_deadline_when_no_silo_is_left_that_could_answer(
 
     asking.links.on_send = lambda peer, number, raw: asking.questions.take(peer, number, answer(decode(raw)))
     coordinator = coordinator_of("fedpower", min_silos=1)
-    drive_paced(coordinator, asking.questions, Pace())
+    drive(coordinator, asking.questions, Pace())
     assert all(tuple(closed.answers) == tuple(others) for closed in coordinator.history)
 
 

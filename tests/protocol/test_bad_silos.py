@@ -10,9 +10,10 @@ import secure_silos
 from msgspec import structs
 from spoilt import mutations
 
+from carriers import Asking, drive
 from federations import closed_rounds, coordinator_of, deliver, parties_of, result_bytes
 from fedpower.exceptions import ProtocolError
-from fedpower.protocol.coordinator import Arrived, Asking, Coordinator, Receipt, Unreadable, drive
+from fedpower.protocol.coordinator import Arrived, Coordinator, Receipt, Unreadable
 from fedpower.protocol.messages import Enrolment, Member, Message, Refusal, SessionKey, decode, encode
 from fedpower.protocol.secure import signed_content
 

@@ -6,18 +6,11 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from carriers import Asking, drive, in_turn
+from fedpower.engines.inprocess import MOST_ATTEMPTS
 from fedpower.exceptions import InputError, ProtocolError
 from fedpower.linalg import sin_theta
-from fedpower.protocol import coordinator as driving
-from fedpower.protocol.coordinator import (
-    MOST_ATTEMPTS,
-    Arrived,
-    Asking,
-    Coordinator,
-    Receipt,
-    Unreadable,
-    in_turn,
-)
+from fedpower.protocol.coordinator import Arrived, Coordinator, Receipt, Unreadable
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message, Refusal
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.silo import Silo
@@ -85,7 +78,7 @@ def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(kind):
             if question.silo != "silo-3" or question.round != 1:
                 yield silos[question.silo].answer(question)
 
-    driving.drive(coordinator, ask)
+    drive(coordinator, ask)
     solution = coordinator.outcome
     assert list(solution.sizes) == ["silo-0", "silo-1", "silo-2"]
     rest = np.vstack(parts[:3])
@@ -119,10 +112,10 @@ def spoilt(times: int) -> tuple[Counter[int], object]:
 
 def test_what_cannot_be_read_is_asked_for_again_and_the_run_is_the_same():
     whole = make_coordinator(SILOS, PLAIN)
-    driving.drive(whole, in_turn(SILOS))
+    drive(whole, in_turn(SILOS))
     coordinator = make_coordinator(SILOS, PLAIN)
     asked, ask = spoilt(MOST_ATTEMPTS - 1)
-    driving.drive(coordinator, ask)  # type: ignore[arg-type]
+    drive(coordinator, ask)  # type: ignore[arg-type]
     np.testing.assert_array_equal(coordinator.outcome.basis, whole.outcome.basis)
     assert set(asked.values()) == {MOST_ATTEMPTS}
     assert not any(each.set_aside for each in coordinator.history)
@@ -132,7 +125,7 @@ def test_a_silo_that_cannot_be_read_is_given_up_and_named():
     coordinator = make_coordinator(SILOS, PLAIN)
     asked, ask = spoilt(10**6)
     with pytest.raises(ProtocolError, match=r"must have 3 answers, got 2; .* answer of silo-1 was rejected"):
-        driving.drive(coordinator, ask)  # type: ignore[arg-type]
+        drive(coordinator, ask)  # type: ignore[arg-type]
     assert asked == {0: MOST_ATTEMPTS}
 
 
@@ -187,7 +180,7 @@ def test_the_first_k_answers_close_a_round_which_lets_go_of_what_was_asked():
         finally:
             left.append(questions[0].round)
 
-    driving.drive(coordinator, last_first)
+    drive(coordinator, last_first)
     assert [tuple(r.answers) for r in coordinator.history[1:]] == [("silo-2", "silo-3")] * 4
     assert left == [each.number for each in coordinator.history]
 
@@ -205,7 +198,7 @@ def test_when_the_reference_silo_is_silent_another_takes_its_place():
             if question.silo != "silo-0" or not isinstance(question.body, AskSteps):
                 yield silos[question.silo].answer(question)
 
-    driving.drive(coordinator, without_the_first)
+    drive(coordinator, without_the_first)
     rest = np.vstack(parts[1:])
     _, vectors = np.linalg.eigh(rest.T @ rest)
     assert sin_theta(coordinator.outcome.basis, vectors[:, ::-1][:, :3]) < 1e-10

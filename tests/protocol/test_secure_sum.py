@@ -31,13 +31,13 @@ from secure_silos import (
     words_of,
 )
 
+import carriers
 from federations import ASK_MOMENT, closed_rounds
 from fedpower.exceptions import InputError, ProtocolError
 from fedpower.privacy.accounting import compose
 from fedpower.privacy.budget import COVARIANCE, QueryTerms, shares_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol import coordinator as driving
 from fedpower.protocol.coordinator import Receipt
 from fedpower.protocol.messages import AskMoment, AskSteps, KeyGone, OpenSession, Session, decode, encode
 from fedpower.protocol.outcome import state_privacy
@@ -92,7 +92,7 @@ def drive(coordinator, there, *, lost=frozenset()):
             if (each.round, each.silo) not in lost:
                 yield decode(encode(there[each.silo].silo.answer(decode(encode(each)))))
 
-    driving.drive(coordinator, ask)
+    carriers.drive(coordinator, ask)
     return coordinator.outcome
 
 

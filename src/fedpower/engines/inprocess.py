@@ -4,6 +4,7 @@ import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,7 @@ from fedpower.exceptions import InputError
 from fedpower.linalg import blas
 from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
 from fedpower.privacy.noise import NoiseSource
-from fedpower.protocol.coordinator import Answers, Arrived, Asking, Coordinator, Round, drive
+from fedpower.protocol.coordinator import Answers, Arrived, Coordinator, Receipt, Round
 from fedpower.protocol.messages import Message
 from fedpower.protocol.outcome import REHEARSED, Outcome, conclude
 from fedpower.protocol.secure import Identity
@@ -288,29 +289,40 @@ class Carrier(Protocol):
     def leave(self) -> None: ...
 
 
-def drive_paced(coordinator: Coordinator, carrier: Carrier, pace: Pace) -> None:
-    """Run a coordinator to its end over a carrier, for as long as ``pace`` gives each round."""
+MOST_ATTEMPTS = 3
+"""How often a question is asked within a round whose answers are malformed."""
 
-    def ask(questions: tuple[Message, ...]) -> Asking:
-        answers, started, enough = coordinator.history[-1].answers, time.monotonic(), None
+
+def drive(coordinator: Coordinator, carrier: Carrier, pace: Pace) -> None:
+    """Run a coordinator to its end, for as long as ``pace`` gives each round; it holds the outcome."""
+    while not coordinator.done:
         try:
-            while True:
-                for question in questions:
-                    carrier.send(question)
-                question = questions = ()  # type: ignore[assignment]  # they may be as large as a basis
-                now = time.monotonic()
-                if enough is None and len(answers) >= pace.enough:
-                    enough = now
-                left = pace.left(now - started, None if enough is None else now - enough)
-                arrived = [carrier.wait(left)]
-                if arrived[0] is None:
-                    return
-                # The driver's must be the only reference to a large answer.
-                questions = (yield arrived.pop()) or ()  # type: ignore[misc]
+            _drive_round(coordinator, carrier, pace)
         finally:
             carrier.leave()
 
-    drive(coordinator, ask)
+
+def _drive_round(coordinator: Coordinator, carrier: Carrier, pace: Pace) -> None:
+    """Carry the open round to its end; what is malformed is asked for again."""
+    current, attempts = coordinator.history[-1], Counter[str]()
+    questions, started, enough = coordinator.next(), time.monotonic(), None
+    while not coordinator.done and coordinator.history[-1] is current:
+        for question in questions:
+            carrier.send(question)
+        question = questions = ()  # type: ignore[assignment]  # they may be as large as a basis
+        now = time.monotonic()
+        if enough is None and len(current.answers) >= pace.enough:
+            enough = now
+        # The coordinator's must be the only reference to a large answer.
+        arrived = [carrier.wait(pace.left(now - started, None if enough is None else now - enough))]
+        if arrived[0] is None:
+            coordinator.deadline()
+            return
+        silo = arrived[0].silo
+        if coordinator.receive(arrived.pop()) is Receipt.MALFORMED:  # type: ignore[arg-type]
+            attempts[silo] += 1
+            if attempts[silo] < MOST_ATTEMPTS:
+                questions = tuple(each for each in coordinator.next() if each.silo == silo)
 
 
 def run_in_process(
@@ -333,7 +345,7 @@ def run_in_process(
             pools = {name: _pool(1) for name in silos}
         waits = False
         try:
-            drive_paced(coordinator, _Threads(silos, pools), pace)
+            drive(coordinator, _Threads(silos, pools), pace)
         except KeyboardInterrupt:
             stop()
             waits = True

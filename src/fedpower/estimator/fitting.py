@@ -203,10 +203,7 @@ class _Fit:
         )
 
     def expected(self) -> tuple[Study, RowTreatment | None]:
-        """Return the study as far as it is known before a pass, and what is public of the treatment of rows.
-
-        What public facts rule out is refused.
-        """
+        """Return what is known of study and treatment before a pass; refuse what public facts rule out."""
         options, run, sources, d = self.options, self.run, self.data.sources, self.data.n_features
         if not run.ledgers and (run.data_version, run.data_set) != (None, None):
             raise InputError("data_version and data_set must be used with ledgers, got no ledgers")

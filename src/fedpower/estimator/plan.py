@@ -18,6 +18,7 @@ import scipy.optimize
 from msgspec import structs
 from numpy.typing import ArrayLike
 
+from fedpower.engines.inprocess import run_in_process
 from fedpower.estimator.fitting import Data, open_silos
 from fedpower.estimator.terms import build_study, options_of, public_treatment
 from fedpower.exceptions import InputError, require
@@ -26,7 +27,7 @@ from fedpower.options import AGGREGATIONS, FLAT, SOLVERS, Noise, Options
 from fedpower.privacy.budget import COVARIANCE, MEAN, SCORES, SMALLEST_EPSILON, QueryTerms
 from fedpower.privacy.sensitivity import noise_for, summary_size
 from fedpower.privacy.statement import as_sentence, counted_as, in_symbols
-from fedpower.protocol.coordinator import Ask, Coordinator, Round, drive, in_turn
+from fedpower.protocol.coordinator import Ask, Coordinator, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only, rounded
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.query import N_VECTORS, Product, Query, width_of
@@ -450,7 +451,7 @@ def _rehearsed(settings: SolverSettings, spectrum: Array, std: float, n_rows: in
         settings = replace(settings, study=study, gains=None, pooled_std=std)
         releases = _DrawnReleases(spectrum, study, std=std, n_rows=n_rows, rng=rng)
         coordinator = Coordinator(start(settings, rng), ["all"], study=study, run="rehearsal")
-        drive(coordinator, in_turn({"all": Silo("all", study, releases)}))
+        run_in_process(coordinator, {"all": Silo("all", study, releases)})
         solution = coordinator.outcome
         rounds = [closed for closed in coordinator.history if closed.kind != "enrol"]
     rank = solution.rank
@@ -532,10 +533,7 @@ class _DrawnSums(Sums):
 
 
 class _DrawnReleases(ExactReleases):
-    """Answers from rows of all silos: the covariance diag(λ) about the mean, with the pooled noise.
-
-    They are as long as a private silo's: rounded after their last local step.
-    """
+    """Answers for all silos: of the covariance diag(λ), with the pooled noise, rounded as a silo's are."""
 
     def __init__(
         self, spectrum: Array, study: Study, *, std: float, n_rows: int, rng: np.random.Generator

@@ -9,11 +9,12 @@ from typing import Literal
 import numpy as np
 from scipy.stats import beta
 
+from fedpower.engines.inprocess import run_in_process
 from fedpower.exceptions import InputError
 from fedpower.linalg import Array
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
-from fedpower.protocol.coordinator import Asking, Coordinator, drive
+from fedpower.protocol.coordinator import Answers, Coordinator
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PowerSettings, start
@@ -44,28 +45,33 @@ def overhear(
     """Return the bases and products that pass between the coordinator and the first silo."""
     study = study_of(mode, epsilon, setting)
     settings = PowerSettings(study=study, rank=setting.iteration_rank, n_steps=setting.n_steps)
-    bases, products = [], []
+    silos: dict[str, Answers] = {}
     with ExitStack() as stack:
-        silos = {}
         for number, rows in enumerate(silo_rows(setting, seed), start=1):
             name, ledger = f"silo-{number}", None
             if study.is_private:
                 ledger = stack.enter_context(Ledger.in_memory(study.epsilon, study.delta, silo=name))
             silos[name] = assemble(name, moment_of(rows, mode), study, ledger=ledger, source=source)
         solver = start(settings, np.random.default_rng(seed))
+        silos[_TARGET] = target = _Overheard(silos[_TARGET])
         coordinator = Coordinator(solver, list(silos), study=study, run=RUN)
+        run_in_process(coordinator, silos, n_jobs=1)
+    return target.bases, target.products
 
-        def listening(questions: tuple[Message, ...]) -> Asking:
-            for question in questions:
-                answer = silos[question.silo].answer(question)
-                match question.body, answer.body:
-                    case AskSteps() as asked, LocalSteps() as answered if question.silo == _TARGET:
-                        bases.append(asked.basis)
-                        products.append(answered.product - asked.shift * asked.basis)
-                yield answer
 
-        drive(coordinator, listening)
-    return bases, products
+class _Overheard:
+    """A silo that an attacker listens to."""
+
+    def __init__(self, silo: Answers) -> None:
+        self._silo, self.bases, self.products = silo, list[Array](), list[Array]()
+
+    def answer(self, message: Message) -> Message:
+        answer = self._silo.answer(message)
+        match message.body, answer.body:
+            case AskSteps() as asked, LocalSteps() as answered:
+                self.bases.append(asked.basis)
+                self.products.append(answered.product - asked.shift * asked.basis)
+        return answer
 
 
 def silo_rows(setting: AttackSetting, seed: int) -> list[Array]:

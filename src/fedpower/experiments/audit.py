@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, ndtri
 
+from fedpower.engines.inprocess import run_in_process
 from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array
 from fedpower.privacy.accounting import NoiseMode, epsilon_of, mu_of, noise_multiplier
@@ -19,7 +20,7 @@ from fedpower.privacy.budget import COVARIANCE, PRODUCT, QueryTerms
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, Noise
-from fedpower.protocol.coordinator import Coordinator, drive, in_turn
+from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.messages import (
     AskMoment,
     AskQuery,
@@ -187,8 +188,7 @@ def _epsilon_bound(alpha: Array, beta: Array, delta: float) -> Array:
 class Game:
     """Both worlds of a study, the queries that are asked of each, and how answers are scored.
 
-    The attacker reads what the audited silo sends. In a secure sum it reads the sum of three silos, of
-    which one reveals its noise; ``pair`` has the row in question in either world.
+    In a secure sum of three silos, one reveals its noise. ``pair`` has the row in question in either world.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Game:
                 return [_numbers(*pair) for pair in zip(answers, self.noises, strict=True)]
             solver = UploadSettings(study=self.study, rank=1).solve(np.random.default_rng(0), _RUN)
             coordinator = Coordinator(solver, self._names, study=self.study, run=_RUN)
-            drive(coordinator, in_turn(silos))
+            run_in_process(coordinator, silos, n_jobs=1)
         seen, known = [], SeededNoiseForExperiments(self._played)  # the colluder reveals its seed
         rounds = coordinator.history[-len(self.asked) :]
         for (_, query), noise, closed in zip(self.asked, self.noises, rounds, strict=True):
@@ -360,10 +360,7 @@ def _neighbours(study: Study, n_rows: int, pair: tuple[Array, Array] | None) -> 
 
 
 def _as_held(rows: Array, study: Study, world: int) -> Rows:
-    """Return the rows as a silo holds them: read, bounded and summed as in any fit.
-
-    Where a person is the unit of privacy, each row is that of a person, and repeated.
-    """
+    """Return rows as a silo holds them in any fit; a person, where that is the unit, has several rows."""
     source = open_source(rows)
     if study.unit:
         counts = 1 + np.arange(len(rows)) % 3

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from fedpower.engines.inprocess import Pace, drive_paced
+from fedpower.engines.inprocess import Pace, drive
 from fedpower.estimator.terms import public_rng
 from fedpower.exceptions import FedpowerError, InputError, ProtocolError, RefusedError
 from fedpower.federation.kits import COORDINATOR, RUNNER, Kit, private_folder, write_private
@@ -255,7 +255,7 @@ class RunThread(threading.Thread):
 
     def _drive(self, made: StudyRun) -> None:
         pace = Pace(deadline=made.file.deadline, grace=made.file.grace, enough=made.file.min_silos)
-        drive_paced(made.coordinator, self.questions, pace)
+        drive(made.coordinator, self.questions, pace)
 
     def _after_refusal(self) -> str:
         """Return what helps; starting the same run again would be refused again."""

@@ -1,9 +1,8 @@
 """The coordinator: drives a solver, one round at a time, over an unreliable network."""
 
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -282,52 +281,7 @@ def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
         raise ProtocolError(f"min_silos must be between 1 and the {len(silos)} silos, got {min_silos}")
 
 
-MOST_ATTEMPTS = 3
-"""How often a question is asked within a round whose answers are malformed."""
-
-
 class Answers(Protocol):
     """Anything that answers like a silo."""
 
     def answer(self, message: Message) -> Message: ...
-
-
-Asking = Generator[Arrived, tuple[Message, ...] | None, None]
-"""Yields what arrives until the round's time is over; is sent the questions to be asked once more."""
-Transport = Callable[[tuple[Message, ...]], Asking]
-"""From a round's questions to what arrives."""
-
-
-def drive(coordinator: Coordinator, ask: Transport) -> None:
-    """Run a coordinator to its end; it holds the outcome and the history afterwards."""
-    while not coordinator.done:
-        drive_round(coordinator, ask)
-
-
-def drive_round(coordinator: Coordinator, ask: Transport) -> None:
-    """Carry the open round to its end; what is malformed is asked for again."""
-    current, attempts = coordinator.history[-1], Counter[str]()
-    again: tuple[Message, ...] | None = None
-    with closing(ask(coordinator.next())) as asking:
-        while not coordinator.done and coordinator.history[-1] is current:
-            try:  # the coordinator's must be the only reference to a large answer
-                arrived = [asking.send(again)]
-            except StopIteration:
-                coordinator.deadline()
-                return
-            again, silo = (), arrived[0].silo
-            if coordinator.receive(arrived.pop()) is Receipt.MALFORMED:
-                attempts[silo] += 1
-                if attempts[silo] < MOST_ATTEMPTS:
-                    again = tuple(question for question in coordinator.next() if question.silo == silo)
-
-
-def in_turn(silos: Mapping[str, Answers]) -> Transport:
-    """Return what asks silos one after another, in the order of the questions."""
-
-    def ask(questions: tuple[Message, ...]) -> Asking:
-        waiting = list(questions)
-        for question in waiting:
-            waiting += (yield silos[question.silo].answer(question)) or ()
-
-    return ask

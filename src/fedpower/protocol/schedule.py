@@ -14,10 +14,7 @@ Decay = Literal["every", "decaying", "halving"]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The increasing steps t ≥ 1 at which silos and coordinator communicate.
-
-    One explicit step is one-shot divide and conquer.
-    """
+    """The increasing steps t ≥ 1 of communication; one explicit step is one-shot divide and conquer."""
 
     local_steps: int = 1
     decay: Decay = "every"

@@ -80,10 +80,7 @@ def numbered(numbers: Sequence[int], at_most: int) -> list[tuple[float, int]]:
 
 
 def arrows(first: Numbers, second: Numbers, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return the longest arrows with column, end and label; a label that would overlap another is empty.
-
-    A label crosses an arrow only where it has no other place.
-    """
+    """Return the longest arrows with column, end and label; a label that would overlap another is empty."""
     most = max(map(abs, (*first, *second)), default=0.0) or 1.0
     order = sorted(range(len(first)), key=lambda n: -math.hypot(first[n], second[n]))[:_MOST_ARROWS]
     ends = [(n, 0.5 + 0.44 * first[n] / most, 0.5 - 0.44 * second[n] / most) for n in order]
@@ -95,6 +92,7 @@ def arrows(first: Numbers, second: Numbers, names: Sequence[str]) -> list[tuple[
         name, arrow = names[place], (place, x, y, "", 0, 0, "start")
         label = name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}…"
         places = sorted(_PLACES, key=lambda at: (x - 0.5) * at[0] < 0)
+        # A label crosses an arrow only where it has no other place.
         for others, (dx, dy, anchor, before) in product(([*taken, *lines], [*taken]), places):
             left = dx - before * _LETTER * len(label)
             box = _boxes(x, y, (left, dy - 11, left + _LETTER * len(label), dy + 4))

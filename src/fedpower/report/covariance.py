@@ -179,13 +179,7 @@ def save_analysis(
 
 
 def read_covariance(folder: str | PathLike[str]) -> Covariance:
-    """Return the covariance that a folder holds; anything else, or one that was changed, is refused.
-
-    Parameters
-    ----------
-    folder
-        The result of a fit that noised the covariance, or what `FedCovariance.save` wrote.
-    """
+    """Return the covariance that a folder holds; anything else, or one that was changed, is refused."""
     record, arrays = read_folder(Path(folder), COVARIANCE, command="fit")
     return Covariance(
         pooled=Pooled(center=arrays.get("mean"), **{name: arrays.get(name) for name in _NUMBERS}),  # type: ignore[arg-type]

@@ -306,10 +306,7 @@ def write_record(place: Path, record: Record, files: Mapping[str, Mapping[str, A
 
 
 def read_folder(place: Path, name: str, *, command: str) -> tuple[Record, dict[str, Any]]:
-    """Return the record of a folder and one of its files of arrays, as they were written.
-
-    Texts are tuples and numbers read-only float64.
-    """
+    """Return the record of a folder, and one of its files: texts as tuples, numbers as read-only float64."""
     expected = f"{place} must be a folder that `fedpower {command}` wrote, got"
     if not place.is_dir():
         raise InputError(f"{expected} {'a file' if place.exists() else 'nothing there'}; check the path")

@@ -116,9 +116,7 @@ def network_angles(values: Array, rank: int, *, std: float) -> Directions:
     found[order] = shrunk_spectrum(values[order], std, of="matrix")
     reach = math.sqrt(2.0) * std * goe_quantile(values.size, _CHANCE / 2.0)
     found[np.abs(values) <= reach] = 0.0
-    none = np.zeros_like(values)
-    noise = np.full(values.size, std)
-    return _angles_of_axes(found, rank, noise=noise, cut=none, center=none, by_size=True)
+    return _angles_of_axes(found, rank, noise=std, by_size=True)
 
 
 def _law(pooled: Pooled, cut: Array | None) -> _Law:
@@ -195,13 +193,7 @@ def product_angles(
         inner = np.maximum(inner - off, np.append(inner[1:], 0.0))
         spectrum = np.append(inner, np.minimum(tail, inner[-1]))
         noise = law.std
-    return _angles_of_axes(
-        spectrum,
-        rank,
-        noise=np.full(n_features, noise),
-        cut=np.full(n_features, cut * float(spectrum.mean())),
-        center=np.zeros(n_features),
-    )
+    return _angles_of_axes(spectrum, rank, noise=noise, cut=cut * float(spectrum.mean()))
 
 
 def _noise_growth(gains: Array) -> float:
@@ -257,9 +249,9 @@ def _angles_of_axes(
     values: Array,
     rank: int,
     *,
-    noise: Array,
-    cut: Array,
-    center: Array,
+    noise: Array | float,
+    cut: Array | float = 0.0,
+    center: Array | float = 0.0,
     standardized: bool = False,
     by_size: bool = False,
 ) -> Directions:
@@ -271,7 +263,8 @@ def _angles_of_axes(
     groups += [group for group in np.array_split(order[first:], _TAIL) if group.size]
     size = np.array([group.size for group in groups], dtype=np.float64)
     times = np.sqrt(np.maximum.outer(size, size))
-    value, noise, cut = (np.array([part[group].mean() for group in groups]) for part in (values, noise, cut))
+    *means, center = np.broadcast_arrays(values, noise, cut, center)
+    value, noise, cut = (np.array([part[group].mean() for group in groups]) for part in means)
     center = np.array([np.linalg.norm(center[group]) for group in groups])
     from_spread = np.add.outer(value, value) ** 2 / (2.0 * dim) if standardized else 0.0
     law = _Law(

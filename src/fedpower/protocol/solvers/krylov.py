@@ -65,11 +65,7 @@ class KrylovSettings(StepSettings):
 
 
 class _Expansion:
-    """Grows V block by block until its leading Ritz vectors are the pooled eigenvectors.
-
-    V's products are sums over the same silos. Where one is missing they are forgotten, and the best vectors
-    so far are asked about without it.
-    """
+    """Grows V block by block until its leading Ritz vectors are the pooled eigenvectors."""
 
     def __init__(self, products: Products, settings: KrylovSettings) -> None:
         self.products, self.settings = products, settings
@@ -91,7 +87,7 @@ class _Expansion:
                 break
             for name in missing:  # it is asked nothing more
                 del products.sizes[name], products.mass[name]
-            if missing and begun:
+            if missing and begun:  # V's products are sums over the same silos: they are forgotten
                 self.basis = self.product = np.empty((d, 0))
                 block = vectors[:, :width]
                 continue
