@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.runner import Measured, distinct, exponents, having, kept, values
-from fedpower.experiments.attack import GREY, INK, drawing, saved
+from paper.pictures import GREY, INK, drawing, saved
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -10,7 +10,7 @@ import click
 
 from fedpower.cli.console import bars, exit_status, note, print_json, print_table
 from fedpower.cli.options import options
-from fedpower.experiments.attack import drawing
+from paper.pictures import drawing
 from paper.settings import FIGURES, Settings
 from paper.store import Store, claims_record, verdicts_on, write_outputs
 from paper.store import reproduce as run

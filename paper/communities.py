@@ -21,10 +21,10 @@ from scipy import sparse
 
 from fedpower import Edge, FedCovariance, Node
 from fedpower.analysis import Communities
-from fedpower.experiments.attack import INK, drawing, saved
 from fedpower.protocol.study import Aggregation
 from fedpower.rows.networks import NetworkUnit
 from paper.models import stochastic_block
+from paper.pictures import INK, drawing, saved
 from paper.settings import BLUE, GREEN, ORANGE, PAPER, PURPLE, QUICK, Size
 
 EPSILONS = (0.5, 1.0, 2.0)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.experiments.attack import INK, drawing, saved
 from paper.claims import CHANCE, rows_to
 from paper.curves import MODES, SILO_EPSILON
 from paper.own_claims import HALF
 from paper.paper_claims import fedpower
+from paper.pictures import INK, drawing, saved
 from paper.settings import (
     BLUE,
     EPSILON,

@@ -123,4 +123,4 @@ def test_intervals_name_the_clipping_bias_that_they_exclude(law):
     assert model.clipping_share_ > 0.05
     told = model.account()
     assert told.facts["clipping_share"] == model.clipping_share_
-    assert any(each.startswith("Intervals exclude clipping bias") for each in told.sentences)
+    assert any(each.startswith("Intervals and tests do not cover clipping") for each in told.sentences)

@@ -273,3 +273,9 @@ def test_ranges_are_kept_and_spare_their_part(here):
     assert told["found"][0].startswith("range given")
     assert told["found"][1].startswith("range found")
     assert told["codebook"] == "b.toml"
+
+
+def test_a_code_book_of_a_fit_also_drops_what_the_command_dropped(here):
+    succeed("fit", "north.csv", "--epsilon", 1, "--drop", "bmi", "-o", "first")
+    succeed("fit", "north.csv", "--epsilon", 1, "--codebook", "first/codebook.toml", "-o", "second")
+    assert "bmi" not in (here / "second" / "components.csv").read_text()

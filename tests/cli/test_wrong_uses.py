@@ -73,6 +73,7 @@ fit north.csv --groups age EXACT | north.csv
 fit north.csv east.csv --groups age EXACT | --groups
 # Columns
 fit north.csv EXACT --columns age,shoe | north.csv
+fit north.csv EXACT --columns age,bmj | has no column 'bmj'; did you mean 'bmi'?
 fit north.csv everybody.csv EXACT | everybody.csv
 fit north.csv east.npy EXACT | north.csv
 fit north.npy wide.npy EXACT | north.npy

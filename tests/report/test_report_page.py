@@ -360,8 +360,8 @@ def test_rules_of_cells_and_the_treatment_of_missing_ones_are_listed():
     rows = [[words(cell) for cell in row.children] for row in
             parsed(result_page(found)).by_id("columns").every("table")[0].every("tr")[1:]]  # fmt: skip
     assert rows == [
-        ["age", "number, 0 to 100", "not allowed"],
-        ["sex", "one column per level: f, m, other", "count as other"],
-        ["stage", "low = 0, high = 1", "become 0"],
-        ["smoker", "yes = 1, no = 0", "become 0; marked in an extra column (also NA)"],
+        ["age", "number, 0 to 100", "is not allowed"],
+        ["sex", "one column per level: f, m, other", "counts as other"],
+        ["stage", "low = 0, high = 1", "becomes 0"],
+        ["smoker", "yes = 1, no = 0", "becomes 0; is marked in an extra column (also NA)"],
     ]

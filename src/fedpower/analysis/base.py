@@ -157,8 +157,8 @@ class Analysis(BaseEstimator):
         return {"Standard error": self.standard_error_[at], "From": self.low_[at], "To": self.high_[at]}
 
     def _interval_sentence(self) -> str:
-        more = "privacy noise and sampling error (normal rows)" if self.sampling else "privacy noise only"
-        return f"Each interval has a level of {text.percent(self.level)} and includes {more}."
+        more = "privacy noise and sampling error (of normal rows)" if self.sampling else "privacy noise only"
+        return f"The intervals have a level of {text.percent(self.level)} for {more}."
 
     def _angle_sentences(self, n_columns: int) -> list[str]:
         angles, exact = (self.component_angles_, self.subspace_angles_), self.release_.noise_std == 0
@@ -174,7 +174,10 @@ class Analysis(BaseEstimator):
         share = self.clipping_share_
         if share is not None and self.needs_covariance and np.isfinite(getattr(self, "low_", np.nan)).any():
             size = "less than 0.1%" if share < 0.001 else f"about {share:.1%}"
-            yield f"Intervals exclude clipping bias: the bound removed {size} of the rows' squared length."
+            yield (
+                f"Intervals and tests do not cover clipping, which removed {size} of the rows' squared "
+                "length: they are right less often than their level says."
+            )
 
 
 # --- tables and pages ------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ class Communities(Analysis):
             "Community": [f"{label + 1}" for label in self.labels_[order]],
             **{f"Coordinate {place + 1}": self.embedding_[order, place] for place in range(k)},
         }
-        yield Table("Nodes by community", "communities.csv", nodes, printed=False)
+        yield Table("Nodes by community", "communities.csv", nodes, n_printed=0)
         if k > 1:
             # The first separates well-connected nodes from others; the next ones separate communities.
             pair = [0, 1] if k == 2 else [1, 2]

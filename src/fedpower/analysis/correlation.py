@@ -75,21 +75,23 @@ class Correlations(Analysis):
         distinct = self.distinct_[lower]
         yield f"Correlations of {len(names)} columns"
         yield (
-            f"{int(distinct.sum())} of {count(len(distinct), 'pair')} differ from 0. The probability that "
-            f"any of these findings is wrong is at most {percent(1 - self.level)}."
+            f"{int(distinct.sum())} of {count(len(distinct), 'pair')} differ from 0, tested all together: "
+            "noise and sampling make any of these findings wrong with a probability of at most "
+            f"{percent(1 - self.level)}. An interval is for one pair, so it may exclude 0 where the pair "
+            "does not differ."
         )
         yield self._interval_sentence()
         if self.release_.noise_std > 0:
-            yield "Correlations have a shrunk spectrum; intervals are of the released correlations."
+            yield "The correlations have some noise removed; the intervals are of those that were released."
         order = np.argsort(-np.abs(self.correlation_[lower]), kind="stable")
         at = (lower[0][order], lower[1][order])
         columns = {
             "Pair": [f"{names[b]} · {names[a]}" for a, b in zip(*at, strict=True)],
             "Correlation": self.correlation_[at],
             **self._interval_columns(at),
-            "Differs from 0": self.distinct_[at],
+            "Differs from 0 (all tests)": self.distinct_[at],
         }
-        yield Table("Correlations, the largest first", "correlations.csv", columns)
+        yield Table("Correlations, the largest first", "correlations.csv", columns, n_printed=15)
         yield Picture(
             drawn("heat_map", self.correlation_.tolist(), names, self.distinct_.tolist()),
             "Stronger colours are larger correlations; a cross marks one that may be 0. "

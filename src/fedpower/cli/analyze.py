@@ -24,8 +24,6 @@ from fedpower.rows.source import block_rows
 from fedpower.rows.units import features_of
 from fedpower.values import pl
 
-_MOST_ROWS = 30
-
 
 def _command(name: str) -> click.Command:
     """Return the command of an analysis: it is made from the options, fitted, shown and kept."""
@@ -140,7 +138,7 @@ def _show(account: Account, release: Covariance, output: Path | None, *, as_json
         return
     say(f"{account.title}{release.record.without}.")
     for shown in account.tables:
-        if shown.printed:
+        if shown.n_printed:
             headings = tuple(shown.columns)
             numeric = [
                 heading
@@ -149,11 +147,11 @@ def _show(account: Account, release: Covariance, output: Path | None, *, as_json
             ]
             rows = [
                 [cell if isinstance(cell, str) else number(cell, 3) for cell in row]
-                for row in shown.rows[:_MOST_ROWS]
+                for row in shown.rows[: shown.n_printed]
             ]
             print_table(shown.title, headings, rows, numbers=numeric)
-            if len(shown.rows) > _MOST_ROWS:
-                say(f"  and {len(shown.rows) - _MOST_ROWS} more rows, which -o writes")
+            if (left := len(shown.rows) - shown.n_printed) > 0:
+                say(f"  and {left} more rows, which -o writes to {shown.file}")
     say(*account.sentences)
     is_private = release.privacy.is_private
     say(f"{release.privacy.brief}{' No further cost.' if is_private else ''}", alarming=not is_private)

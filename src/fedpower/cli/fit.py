@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from fedpower.exceptions import InputError, NoiseWarning
 from fedpower.files import new_file, new_folder, require_room
 from fedpower.options import FLAT, Options, Secure, from_flat
 from fedpower.privacy import Ledger
-from fedpower.report.record import BudgetRecord, plain
+from fedpower.report.record import CODE_BOOK, BudgetRecord, plain
 from fedpower.report.result import KNOWN
 from fedpower.report.text import number
 from fedpower.rows.opening import open_source
@@ -77,6 +78,8 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
             ]
             result = result.with_record(command=ctx.find_root().obj, silos=silos, started=started.isoformat())
             result.write_into(place)
+            if given["drop"] and (book := result.code_book) is not None:
+                (place / CODE_BOOK).write_text(_book_text(book, given["drop"]), encoding="utf-8")
     print_result(result, target, verbose=given["verbose"], as_json=given["as_json"])
     if given["as_json"] and not result.privacy.is_private:
         note(result.privacy.brief)
@@ -90,7 +93,7 @@ def _prepare(given: dict[str, Any]) -> None:
     note_doubts(data.sources)
     with new_file(path, force=given["force"]) as place, _running(given, data, wanted) as run:
         book = prepare_data(wanted, data, run)
-        place.write_text(rendered(book), encoding="utf-8")
+        place.write_text(_book_text(book, given["drop"]), encoding="utf-8")
     if given["as_json"]:
         names = ("columns", "offset", "scale", "low", "high", "bound", "found", "epsilon", "delta")
         print_json({"codebook": str(path), **{name: plain(getattr(book, name)) for name in names}})
@@ -98,6 +101,12 @@ def _prepare(given: dict[str, Any]) -> None:
         _print_book(book, path)
     if not given["ledgers"]:
         note("no ledger recorded what this preparation spent; see --ledger")
+
+
+def _book_text(book: CodeBook, dropped: tuple[str, ...]) -> str:
+    """Return the text of a code book that also drops the columns that the command drops."""
+    rules = {} if book.rules is None else book.rules.as_content()
+    return rendered(replace(book, rules={**rules, **dict.fromkeys(dropped, "drop")}) if dropped else book)
 
 
 # --- from words to a result ------------------------------------------------------------------------

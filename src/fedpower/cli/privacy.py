@@ -13,7 +13,7 @@ from fedpower.exceptions import InputError, require
 from fedpower.privacy import Ledger
 from fedpower.privacy.ledger import jsonable, rounded_down
 from fedpower.privacy.statement import in_symbols
-from fedpower.report.text import date_and_time
+from fedpower.report.text import date_and_time, measured
 
 # --- ledger ----------------------------------------------------------------------------------------
 
@@ -99,24 +99,6 @@ def set_cap(ledger: Path, epsilon: float, delta: float, reason: str, as_json: bo
     )
 
 
-_NAMES = {
-    "octaves": "rough column ranges",
-    "bins": "column ranges",
-    "zoom": "narrow column ranges",
-    "means": "means and spreads",
-    "norms": "row lengths",
-    "mean": "mean row",
-    "scores": "score counts",
-}
-"""What releases measure, by their name in the ledger; other names say it themselves."""
-
-
-def _name(purpose: str) -> str:
-    """Return what a release measures, and what else its purpose in the ledger says."""
-    query, *more = purpose.split(", ")
-    return ", ".join([_NAMES.get(query, query), *more])
-
-
 def _print(ledger: Path, statement: dict[str, Any]) -> None:
     left, spent, forecast = statement["left"], statement["spent"], statement.get("what_if")
     further = f"the next fit may use up to {rounded_down(left, 3)}" if left > 0 else "nothing is left"
@@ -130,7 +112,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
     rows = [
         (
             str(entry["seq"]),
-            _name(entry["purpose"]),
+            measured(entry["purpose"]),
             entry["study"][:8],
             _epsilon(entry["epsilon"]),
             _epsilon(entry["total_epsilon"]),
@@ -186,7 +168,6 @@ _AUDITED, _ATTACKED = (4.0,), (0.5, 1.0, 4.0, 10.0)
     option("--attack", "Show the attack that noise prevents."),
     option("--rows", "With --attack: rows of a silo.", click.IntRange(2), default=1000),
     option("--n-steps", "With --attack: rounds that the coordinator reads.", click.IntRange(1), default=10),
-    option("-o --output FILE", "With --attack: plot the results as PNG, SVG or PDF."),
     "as_json quiet",
 )  # fmt: skip
 def audit(*, attack: bool, epsilon: tuple[float, ...], runs: int | None, **given: Any) -> int:
@@ -202,7 +183,6 @@ def audit(*, attack: bool, epsilon: tuple[float, ...], runs: int | None, **given
     if attack:
         _play_attack(sorted(epsilon or _ATTACKED), runs or _ATTACKS, **given)
         return 0
-    require(given["output"] is None, "output", "left out without --attack", str(given["output"]))
     require(runs is None or runs >= 20, "runs", "at least 20", runs)
     verdicts = [_audit(promise, runs or _RUNS, **given) for promise in epsilon or _AUDITED]
     return int(any(verdicts))
@@ -287,8 +267,7 @@ def _audit_row(report: Any) -> tuple[str, ...]:
 
 
 def _play_attack(
-    epsilons: list[float], runs: int, *, delta: float, rows: int, n_steps: int, output: Path | None,
-    as_json: bool, **_: Any,
+    epsilons: list[float], runs: int, *, delta: float, rows: int, n_steps: int, as_json: bool, **_: Any,
 ) -> None:  # fmt: skip
     """Play the attack at every ε, and print what it reads."""
     from fedpower.experiments import attack as played  # noqa: PLC0415
@@ -297,9 +276,6 @@ def _play_attack(
     with bar_of("runs") as advance:
         results = played.attack(epsilons, setting=setting, seeds=range(runs), on_progress=advance)
     by_round, chance = played.error_by_round(setting), played.chance_cosine(setting)
-    if output is not None:
-        played.draw_attack(results, output, setting)
-        say(f"Plot: {output}", err=True)
     if as_json:
         record = {"setting": asdict(setting), "chance_cosine": chance}
         record |= {"error_by_round_without_noise": by_round}

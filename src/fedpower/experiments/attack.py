@@ -1,17 +1,15 @@
-"""The attack of a curious coordinator on Algorithm 1, played against real silos, and its picture."""
+"""The attack of a curious coordinator on Algorithm 1, played against real silos."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from scipy.stats import beta
 
-from fedpower.exceptions import InputError, needed
+from fedpower.exceptions import InputError
 from fedpower.linalg import Array
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
@@ -188,94 +186,3 @@ def _play(
 
 def _relative_error(guess: Array, exact: Array) -> float:
     return float(np.linalg.norm(guess - exact) / np.linalg.norm(exact))
-
-
-def draw_attack(results: Sequence[_AttackResult], path: Path, setting: AttackSetting) -> None:
-    """Write the picture of ``results`` to a file of the format its name says."""
-    with drawing() as Figure:
-        figure = Figure(figsize=(9.0, 4.6), dpi=150)
-        _draw(figure, results, setting)
-        try:
-            path.write_bytes(saved(figure, path.suffix.removeprefix(".") or "none"))
-        except ValueError as error:
-            raise InputError(f"a picture's name must end in .png, .svg or .pdf, got {path.name!r}") from error
-
-
-def _draw(figure: Any, results: Sequence[_AttackResult], setting: AttackSetting) -> None:
-    (exact,) = [result for result in results if result.mode == "none"]
-    left, right = figure.subplots(1, 2)
-    ticks = sorted({result.epsilon for result in results if math.isfinite(result.epsilon)})
-    rounding, chance = max(exact.error, 1e-16), chance_cosine(setting)
-    right.axhline(chance, color="0.6", linewidth=1, label=f"a blind guess: {chance:.2f}")
-    panels = (
-        (left, "error", rounding, f"without noise: {exact.error:.0e}, the covariance itself",
-         {"yscale": "log", "ylim": (rounding / 20, 20), "title": "The silo's covariance",
-          "ylabel": "relative error of the rebuilt covariance"}),
-        (right, "row_cosine", exact.row_cosine, f"without noise: {exact.row_cosine:.2f}, the row itself",
-         {"ylim": (0, 1.08), "title": "One patient's row",
-          "ylabel": "|cos| of the row and the row read off"}),
-    )  # fmt: skip
-    for axes, field, level, text, shown in panels:
-        for mode in MODES:
-            played = sorted((r for r in results if r.mode == mode), key=lambda result: result.epsilon)
-            values = [getattr(result, field) for result in played]
-            if played:
-                axes.plot([r.epsilon for r in played], values, label=mode, **_STYLES[mode])
-        axes.axhline(level, color="0.0", linewidth=1)
-        below = {"va": "top"} if axes is right else {"va": "bottom"}
-        axes.text(0.03, level, text, transform=axes.get_yaxis_transform(), fontsize=8, **below)
-        axes.set(xscale="log", xlabel="ε promised by each silo", **shown)
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
-        axes.legend(title="noise mode", fontsize=8, title_fontsize=8, loc="center")
-    caption = (
-        "A coordinator that follows Algorithm 1 solves for the covariance from what one of "
-        f"{setting.n_silos} silos sent in {setting.n_steps} rounds\n({setting.n_rows} rows, "
-        f"{setting.n_features} columns, rank {setting.iteration_rank}, δ = {setting.delta:g}; "
-        "medians). Rebuilding the covariance well under noise is the purpose of the method;\n"
-        "reading off a row is a breach."
-    )
-    figure.text(0.02, 0.02, caption, fontsize=8)
-    figure.subplots_adjust(left=0.08, right=0.98, top=0.92, bottom=0.26, wspace=0.24)
-
-
-# --- pictures: the same bytes every time -----------------------------------------------------------------
-
-INK, GREY = "#000000", "#dddddd"
-
-_STYLES: dict[str, dict[str, Any]] = {  # in grey they differ by shade, line and marker
-    "paper": {"color": "0.6", "linestyle": ":", "marker": "s"},
-    "step": {"color": "0.35", "linestyle": "--", "marker": "^"},
-    "covariance": {"color": "0.0", "linestyle": "-", "marker": "o"},
-}
-
-_SETTINGS = {
-    "font.size": 9,
-    "font.family": "DejaVu Sans",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GREY,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "svg.hashsalt": "fedpower",  # else names inside an SVG are random
-    "svg.fonttype": "path",
-}
-
-
-@contextmanager
-def drawing() -> Iterator[Any]:
-    mpl = needed("matplotlib", "plot", "a picture must be drawn by")
-    from matplotlib.figure import Figure  # noqa: PLC0415  (optional and slow)
-
-    with mpl.rc_context(_SETTINGS):
-        yield Figure
-
-
-def saved(figure: Any, kind: str) -> bytes:
-    """Return a figure as a file of this kind, without dates: the same figure is the same bytes."""
-    made = BytesIO()
-    dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    figure.savefig(made, format=kind, metadata=dated)
-    return made.getvalue()

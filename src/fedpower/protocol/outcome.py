@@ -239,7 +239,8 @@ REHEARSED = (
 
 def _public_facts(study: Study) -> tuple[str, ...]:
     """Return what anyone may know about a study."""
-    recorded = f", recorded in ledgers as {study.ledger_name[:12]}" if study.is_private else ""
+    known_as = f"{study.ledger_name[:12]}, the hash of the terms that these depend on"
+    recorded = f"; ledgers record its releases under {known_as}" if study.is_private else ""
     number, columns = "the number of rows of each silo", "the columns, the row bound and given scales"
     if study.network == "edge":
         number = "the number of silos, but not of their edges or layers"
@@ -253,7 +254,7 @@ def _public_facts(study: Study) -> tuple[str, ...]:
     elif study.unit:
         number = f"the number of rows used of each silo, at most {study.rows_per_unit} per person"
     rules = ("the rules that turn tables into these columns",) if study.rules else ()
-    return (f"the terms of the study, hash {study.digest[:12]}{recorded}", number, columns, *rules)
+    return (f"the terms of the study, with hash {study.digest[:12]}{recorded}", number, columns, *rules)
 
 
 def attempts_charged(rounds: Sequence[Round]) -> int:

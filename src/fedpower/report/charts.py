@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,9 @@ _PLACES = (
     (-8, 4, "end", 1),
     (0, -9, "middle", 0.5),
     (0, 17, "middle", 0.5),
+    *((dx, dy, *at) for dx, at in ((6, ("start", 0)), (-6, ("end", 1))) for dy in (-7, 15)),
 )  # of a label
+_TITLE = (-95, -20, 0, -4)  # of the horizontal axis, at its end
 
 
 def printable(value: Any) -> Any:
@@ -77,28 +80,36 @@ def numbered(numbers: Sequence[int], at_most: int) -> list[tuple[float, int]]:
 
 
 def arrows(first: Numbers, second: Numbers, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return the longest arrows with column, end and label; a label that would overlap is empty."""
+    """Return the longest arrows with column, end and label; a label that would overlap another is empty.
+
+    A label crosses an arrow only where it has no other place.
+    """
     most = max(map(abs, (*first, *second)), default=0.0) or 1.0
     order = sorted(range(len(first)), key=lambda n: -math.hypot(first[n], second[n]))[:_MOST_ARROWS]
     ends = [(n, 0.5 + 0.44 * first[n] / most, 0.5 - 0.44 * second[n] / most) for n in order]
-    taken, drawn = [_boxes(x, y, (-5, -5, 5, 5)) for _, x, y in ends], []
+    taken, drawn = [_boxes(1.0, 0.5, _TITLE), *(_boxes(x, y, (-5, -5, 5, 5)) for _, x, y in ends)], []
+    along = np.linspace(0.0, 1.0, 24).tolist()
+    ways = [(0.5 + t * (x - 0.5), 0.5 + t * (y - 0.5)) for _, x, y in ends for t in along]
+    lines = [_boxes(x, y, (-3, -3, 3, 3)) for x, y in ways]
     for place, x, y in ends:
         name, arrow = names[place], (place, x, y, "", 0, 0, "start")
         label = name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}…"
-        for dx, dy, anchor, before in sorted(_PLACES, key=lambda at: (x - 0.5) * at[0] < 0):
+        places = sorted(_PLACES, key=lambda at: (x - 0.5) * at[0] < 0)
+        for others, (dx, dy, anchor, before) in product(([*taken, *lines], [*taken]), places):
             left = dx - before * _LETTER * len(label)
             box = _boxes(x, y, (left, dy - 11, left + _LETTER * len(label), dy + 4))
-            covers = ((box[:, :2] < other[:, 2:]) & (other[:, :2] < box[:, 2:]) for other in taken)
-            if (
-                box.min() >= 0
-                and (box <= _SIDES).all()
-                and not any(both.all(axis=1).any() for both in covers)
-            ):
+            if box.min() >= 0 and (box <= _SIDES).all() and not _covers(box, np.array(others)):
                 taken.append(box)
                 arrow = (place, x, y, label, dx, dy, anchor)
                 break
         drawn.append(arrow)
     return drawn
+
+
+def _covers(box: Any, others: Any) -> bool:
+    """Return whether a box overlaps one of others in any size of the picture."""
+    both = (box[:, :2] < others[..., 2:]) & (others[..., :2] < box[:, 2:])
+    return bool(both.all(axis=-1).any())
 
 
 def _boxes(x: float, y: float, around: Numbers) -> Any:

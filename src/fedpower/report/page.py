@@ -43,7 +43,7 @@ class Table:
     title: str
     file: str
     columns: Mapping[str, Any]
-    printed: bool = True
+    n_printed: int = 30
 
     def __post_init__(self) -> None:
         columns = {
@@ -153,7 +153,7 @@ def _environment() -> "Environment":
         "parameter": parameter, "epsilon": lambda value: text.equals("ε", value),
         "first_upper": lambda words: f"{words[:1].upper()}{words[1:]}", "square": lambda value: value**2,
         "loading": loading, "or_infinite": lambda x: math.inf if x is None else x,
-        "share": lambda share: f"{100 * share:.4g}%",
+        "share": lambda share: f"{100 * share:.4g}%", "measured": text.measured,
     }  # fmt: skip
     for module in (statement, text, view, charts):  # templates call functions of these, and of this one
         made.globals |= vars(module)

@@ -309,9 +309,15 @@ class Result(Released):
         write_record(place, self.whole_record, files | release)
         columns = zip(self.names, *self.components.tolist(), strict=True)
         write_csv(place / COMPONENTS, ["feature", *self.score_names], columns)
-        numbers = (self.explained_variance, self.explained_variance_ratio, self.singular_values)
-        heads = ["component", "explained_variance", "explained_variance_ratio", "singular_value"]
-        write_csv(place / EIGENVALUES, heads, zip(self.score_names, *map(plain, numbers), strict=True))
+        by_head = {
+            "component": self.score_names,
+            "explained_variance": self.explained_variance,
+            "explained_variance_ratio": self.explained_variance_ratio,
+            "singular_value": self.singular_values,
+            "denoised_variance": self.denoised_variance,
+            "denoised_variance_ratio": self.denoised_variance_ratio,
+        }
+        write_csv(place / EIGENVALUES, [*by_head], zip(*map(plain, by_head.values()), strict=True))
         if (counts := self.score_counts) is not None:
             heads = ["silo", "pc1_from", "pc1_to", "pc2_from", "pc2_to", "count"]
             cells = ((silo, *cell) for silo in counts.counts for cell in counts.cells(silo))

@@ -96,3 +96,21 @@ def date_and_time(stamp: str, *, seconds: bool = False) -> str:
     """Return a time of the record as a date and a time in UTC."""
     when = datetime.fromisoformat(stamp).astimezone(UTC)
     return f"{when:{'%Y-%m-%d, %H:%M:%S' if seconds else '%Y-%m-%d, %H:%M'}} UTC"
+
+
+_NAMES = {
+    "octaves": "rough column ranges",
+    "bins": "column ranges",
+    "zoom": "narrow column ranges",
+    "means": "means and spreads",
+    "norms": "row lengths",
+    "mean": "mean row",
+    "scores": "score counts",
+}
+"""What releases measure, by their name in the ledger; other names say it themselves."""
+
+
+def measured(purpose: str) -> str:
+    """Return what a release measures, and what else its purpose in the ledger says."""
+    query, *more = purpose.split(", ")
+    return ", ".join([_NAMES.get(query, query), *more])

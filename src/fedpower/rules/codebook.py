@@ -35,7 +35,8 @@ _VECTORS = ("offset", "scale", "low", "high", "present", "outside")
 _HEAD = "# A public code book: how cells become numbers, and how columns are centred, scaled and bounded.\n"
 _COMPUTED = (
     "# Cells are clipped to low and high; then (cell - offset) / scale; then rows longer than bound are\n"
-    "# clipped to it. epsilon, delta and mu are its cost for each silo; later fits use it at no cost.\n"
+    "# clipped to it. clipped: the share of rows longer than bound, and of all squared length that this\n"
+    "# removes. epsilon, delta and mu are its cost for each silo; later fits use it at no cost.\n"
 )
 
 
@@ -279,7 +280,7 @@ class CodeBookFile(Part, frozen=True):
         """Return the code book, with these rules or its own; problems are reported as those of ``where``."""
         if self.rules is not None and rules is None:
             rules = table_rules(self.rules, where)
-            if not rules.features:
+            if not rules.features and self.column is None:
                 raise InputError(f"the rules in {where} must keep at least one column, got none")
         public = {key: getattr(self, key) for key in _PUBLIC}
         if self.column is None and (rules is not None or any(public.values())):
