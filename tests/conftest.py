@@ -8,11 +8,13 @@ import tempfile
 # Before SciPy is imported: else scikit-learn skips its check of array API input.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from problems import Array, spiked_rows
 from tiers import FAST, IMPORT_TORCH, NAMED, TIERS, is_left_alone, named_in
@@ -63,6 +65,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def rows() -> Array:
     return spiked_rows()
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    """Give a ledger in memory, of which one study of epsilon 1 can be paid."""
+    with Ledger.in_memory(1.0, 1e-6, silo="north") as made:
+        yield made
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """A network in a test's hand: keeps every message, is late, or loses silos that differ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from fedpower.protocol import coordinator as driving
 from fedpower.protocol.coordinator import Asking, Coordinator, in_turn
 from fedpower.protocol.messages import AskSteps, Message
 from fedpower.protocol.silo import ExactReleases, Silo
-from fedpower.protocol.solvers import KrylovSettings, PowerSettings, Solution
+from fedpower.protocol.solvers import KrylovSettings, PowerSettings, Solution, SolverSettings
 from fedpower.protocol.solvers.products import combination
 from fedpower.protocol.study import Study
 from problems import Array, ArrayMoment
@@ -29,8 +29,8 @@ def make_silos(parts: Sequence[Array], rank: int, *, center: bool = False) -> di
 
 
 def make_coordinator(
-    silos: dict[str, Silo],
-    settings: PowerSettings,
+    silos: Mapping[str, Any],
+    settings: SolverSettings,
     *,
     rng: np.random.Generator | None = None,
     min_silos: int | None = None,
@@ -40,7 +40,7 @@ def make_coordinator(
     return Coordinator(solver, list(silos), study=study, run="test", min_silos=min_silos)
 
 
-def drive(coordinator: Coordinator, silos: dict[str, Silo]) -> list[Message]:
+def drive(coordinator: Coordinator, silos: Mapping[str, Any]) -> list[Message]:
     asked: list[Message] = []
 
     def ask(questions: tuple[Message, ...]) -> Asking:
@@ -87,9 +87,8 @@ def rotated(seed: int, n_silos: int = 5, n_rows: int = 80, d: int = D) -> list[A
     return [rng.standard_normal((n_rows, d)) * scales @ turn for turn in turns]
 
 
-def pooled(parts: Sequence[Array], center: bool = False) -> Array:
+def pooled(parts: Sequence[Array]) -> Array:
     rows = np.vstack(parts)
-    rows = rows - rows.mean(axis=0) if center else rows
     return rows.T @ rows / len(rows)
 
 

@@ -3,7 +3,6 @@
 import datetime as dt
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from benchmarks.fits import comparisons
+from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedCovariance, FedPCA, load
 from fedpower.exceptions import CellError, InputError
 from fedpower.rows.fingerprint import reading_of
@@ -73,12 +73,6 @@ def rows_of(data: Any, content: dict[str, Any] = RULES, block: int = 3) -> Array
     return np.vstack([np.asarray(each) for each in source.blocks(block)])
 
 
-def text_file(folder: Path, cells: dict[str, list[str]] = WORDS) -> Path:
-    path = folder / "table.csv"
-    pa.csv.write_csv(pa.table(cells), path)
-    return path
-
-
 def typed_table() -> pa.Table:
     """The same table as a database would hold it."""
     day = dt.date(2000, 1, 1)
@@ -99,20 +93,18 @@ def typed_table() -> pa.Table:
     )  # fmt: skip
 
 
-def test_cells_of_text_become_what_the_rules_say(tmp_path):
-    source = ruled(open_source(text_file(tmp_path)), rules())
-    assert source.columns == FEATURES
-    np.testing.assert_array_equal(rows_of(text_file(tmp_path)), WANTED)
-
-
-@pytest.mark.parametrize("kind", ["parquet", "arrow table", "data frame"])
-def test_every_kind_of_table_gives_the_same_numbers(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["text", "parquet", "arrow table", "data frame"])
+def test_cells_of_every_kind_of_table_become_what_the_rules_say(tmp_path, kind):
     table: Any = typed_table()
-    if kind == "parquet":
+    if kind == "text":
+        pa.csv.write_csv(pa.table(WORDS), tmp_path / "t.csv")
+        table = tmp_path / "t.csv"
+    elif kind == "parquet":
         pa.parquet.write_table(table, tmp_path / "t.parquet")
         table = tmp_path / "t.parquet"
     elif kind == "data frame":
         table = table.to_pandas()
+    assert ruled(open_source(table), rules()).columns == FEATURES
     np.testing.assert_array_equal(rows_of(table), WANTED)
 
 
@@ -347,16 +339,13 @@ def test_all_problems_of_all_tables_are_told_in_one_list_and_no_cell_is():
 
 
 def test_nothing_is_charged_for_tables_that_are_refused(tmp_path):
-    from fedpower.privacy import Ledger
-
-    Ledger.create(tmp_path / "a.ledger", epsilon=2.0, delta=1e-6).close()
+    ledgers = ledgers_in(tmp_path, ["a"])
     model = FedPCA(1, epsilon=1.0, delta=1e-6, codebook=CodeBook(rules=rules({"sex": ["F"]})))
     frame = clinic(50).astype({"age": object})
     frame.loc[3, "age"] = "?"
     with pytest.raises(CellError):
-        model.fit_silos({"a": frame}, ledgers={"a": tmp_path / "a.ledger"})
-    with Ledger.open(tmp_path / "a.ledger") as ledger:
-        assert ledger.statement()["spent"]["epsilon"] == 0
+        model.fit_silos({"a": frame}, ledgers=ledgers)
+    assert spent(ledgers["a"]).epsilon == 0
 
 
 BOOK = comparisons(["ash", "birch", "oak"])

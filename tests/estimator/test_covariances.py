@@ -1,7 +1,6 @@
 """A released moment gives the same numbers as the fit that releases it, in process and in a study."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,22 +116,8 @@ def test_parameters_of_the_release_cannot_be_changed_afterwards():
     FedPCA(2, epsilon=INF).fit_covariance(release)
 
 
-def test_a_moment_is_kept_where_it_was_noised_or_asked_for():
-    for terms, kept in (
-        ({"epsilon": INF}, False),
-        ({"epsilon": INF, "solver": "upload"}, True),
-        (WAYS["plain"], True),
-        ({**WAYS["plain"], "solver": "krylov", "standardize": False}, False),
-    ):
-        assert (fed_pca(2, **terms).fit_silos(silos()).release_ is not None) == kept
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return FedCovariance(epsilon=INF).fit_silos(silos()).save(tmp_path / "covariance")
-
-
-def test_changed_and_foreign_folders_are_refused_in_one_sentence(folder, tmp_path):
+def test_changed_and_foreign_folders_are_refused_in_one_sentence(tmp_path):
+    folder = FedCovariance(epsilon=INF).fit_silos(silos()).save(tmp_path / "covariance")
     (tmp_path / "empty").mkdir()
     FedPCA(2, epsilon=INF).fit_silos(silos()).save(tmp_path / "fitted")
     content = json.loads((folder / RUN).read_text())

@@ -15,6 +15,7 @@ from studies import (
     RUN,
     SIZES,
     Counted,
+    files_of,
     open_silos,
     run_study,
     secure_tables,
@@ -75,10 +76,6 @@ def reported(run: StudyRun) -> bytes:
     return content + repr((rows, run.outcome.privacy, counts)).encode()
 
 
-def stored(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 @pytest.mark.parametrize(
     ("kind", "aggregation"),
     [pytest.param(*case, marks=() if case in FAST else pytest.mark.slow) for case in CASES],
@@ -96,7 +93,7 @@ def test_a_study_is_resumed_after_any_round_and_run_again_and_charged_once(kind,
     with open_silos(study, tmp_path) as silos:
         whole = opened()
         silos.finish(whole)
-        expected, asked, files = reported(whole), silos.n, stored(rounds)
+        expected, asked, files = reported(whole), silos.n, files_of(rounds)
         # A key dies with its session: a secure sum that was closed is not asked for once more.
         for place in range(len(files)) if is_plain else ():
             (rounds / f"{place}.round").unlink()  # what follows it is not read
@@ -105,7 +102,7 @@ def test_a_study_is_resumed_after_any_round_and_run_again_and_charged_once(kind,
             silos.finish(resumed)
             earlier = whole.coordinator.history[:place]
             assert silos.n == asked - sum(len(closed.asked) for closed in earlier)
-            assert (reported(resumed), stored(rounds)) == (expected, files)
+            assert (reported(resumed), files_of(rounds)) == (expected, files)
             assert resumed.result.run["federation"].get("rounds_resumed", 0) == place
         again = opened("another" if is_plain else RUN)
         silos.finish(again)
@@ -138,7 +135,7 @@ def test_cut_short_altered_or_of_other_questions_a_round_is_asked_again(tmp_path
     with open_silos(study, tmp_path) as silos:
         whole = StudyRun(study, run=RUN, checkpoint=folder)
         silos.finish(whole)
-        expected, files, charges = reported(whole), stored(folder), silos.charges()
+        expected, files, charges = reported(whole), files_of(folder), silos.charges()
         path = folder / "1.round"
         content = path.read_bytes()
         other = encode(structs.replace(decode_as(content, Round), run="f" * 16))
@@ -148,7 +145,7 @@ def test_cut_short_altered_or_of_other_questions_a_round_is_asked_again(tmp_path
             resumed = StudyRun(study, run=RUN, checkpoint=folder)
             assert resumed.coordinator.n_replayed == 1
             silos.finish(resumed)
-            assert (reported(resumed), stored(folder)) == (expected, files)
+            assert (reported(resumed), files_of(folder)) == (expected, files)
         assert silos.charges() == charges
 
 

@@ -40,10 +40,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "must be 64 lower-case hexadecimal digits",
     ),
     "a key twice": ({"privacy": SECURE, "identities": KEYS | {"east": "1" * 64}}, "got one twice"),
-    "no attempts": (
-        {"privacy": SECURE | {"attempts": 0}, "identities": KEYS},
-        "attempts must be at least 1, got 0",
-    ),
     "rules of other columns": ({"rules": {"height": "number"}}, "must be for columns in"),
     "a reserved level": ({"rules": {"age": {"levels": ["F", "other"]}}}, "without 'other'"),
     "attempts at nothing": (

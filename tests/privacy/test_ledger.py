@@ -26,12 +26,6 @@ def never() -> bytes:
     pytest.fail("a payload was made for a release that must not happen")
 
 
-@pytest.fixture
-def ledger():
-    with Ledger.in_memory(EPSILON, DELTA, silo="north") as made:
-        yield made
-
-
 @pytest.mark.parametrize("n_steps", [1, 30])
 def test_equal_steps_of_one_calibration_spend_exactly_the_cap_and_leave_nothing(ledger, n_steps):
     for step in range(n_steps):

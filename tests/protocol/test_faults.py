@@ -78,13 +78,7 @@ def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(kind):
     silos = make_silos(parts, 3, center=True)
     steps = {"n_steps": 60} if kind is PowerSettings else {}
     settings = kind(study=silos["silo-0"].study, rank=3, **steps)
-    coordinator = Coordinator(
-        settings.solve(np.random.default_rng(0)),
-        list(silos),
-        study=silos["silo-0"].study,
-        run="test",
-        min_silos=3,
-    )
+    coordinator = make_coordinator(silos, settings, min_silos=3)
 
     def ask(questions: tuple[Message, ...]) -> Asking:
         for question in questions:

@@ -8,17 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from private_silos import COVARIANCE, DELTA, EPSILON, ask, private_silo
+from private_silos import COVARIANCE, ask, private_silo
 
 from fedpower.exceptions import InputError
 from fedpower.linalg import orth, sin_theta
-from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.silo import take_local_steps
 from fedpower.protocol.solvers import PowerSettings
 from problems import Array, ArrayMoment, spiked_rows, split
-from runs import exact_study, solve
+from runs import exact_study, pooled, solve
 
 D, R = 12, 3
 
@@ -140,10 +139,6 @@ def heterogeneous(seed: int, spread: float, ratio: float = 0.8) -> tuple[list[Ar
     return parts, vectors[:, :3]
 
 
-def pooled(parts: list[Array]) -> Array:
-    return np.mean([part.T @ part / len(part) for part in parts], axis=0)
-
-
 @settings(max_examples=10)
 @given(seed=st.integers(0, 100), spread=st.sampled_from([0.1, 1.0]))
 def test_the_pooled_eigenspace_is_the_fixed_point_whatever_the_heterogeneity(seed, spread):
@@ -197,13 +192,12 @@ def test_every_silo_must_be_heard_and_the_rank_known():
         PowerSettings(rank=0.5, **usual)
 
 
-def test_in_moment_mode_it_is_post_processing():
+def test_in_moment_mode_it_is_post_processing(ledger):
     plain = private_silos.steps(0, 3)
-    with Ledger.in_memory(EPSILON, DELTA, silo="north") as ledger:
-        silo = private_silo(COVARIANCE, ledger)
-        for body in (plain, replace(plain, pooled=private_silos.basis(1))):
-            assert isinstance(ask(silo, body), LocalSteps)
-            assert ledger.spent().n_releases == 1
+    silo = private_silo(COVARIANCE, ledger)
+    for body in (plain, replace(plain, pooled=private_silos.basis(1))):
+        assert isinstance(ask(silo, body), LocalSteps)
+        assert ledger.spent().n_releases == 1
 
 
 # Schedules against a brute-force reading of the equations

@@ -45,12 +45,6 @@ def silo(agreed, ledger, X=None, seed=1):
     return assemble("north", survey, agreed, ledger=ledger, source=SeededNoiseForExperiments(seed))
 
 
-@pytest.fixture
-def ledger():
-    with Ledger.in_memory(1.0, 1e-6, silo="north") as made:
-        yield made
-
-
 LOW, HIGH = np.full(D, -1e6), np.full(D, 1e6)
 
 

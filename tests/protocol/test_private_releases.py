@@ -49,12 +49,6 @@ CENTRED = [replace(study, center=True) for study in (STEP, COVARIANCE)]
 
 
 @pytest.fixture
-def ledger():
-    with Ledger.in_memory(EPSILON, DELTA) as made:
-        yield made
-
-
-@pytest.fixture
 def noised(monkeypatch):
     made = []
 

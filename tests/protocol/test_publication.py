@@ -14,7 +14,7 @@ from federations import Party, study_of
 from fedpower.linalg import symmetric_of
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import pack, summary_size
-from fedpower.protocol.coordinator import Coordinator, drive, in_turn
+from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.messages import QueryAnswer
 from fedpower.protocol.publication import SHARE, WordsOfKey, key_of, smoothing, whole_step
 from fedpower.protocol.query import Covariance, moment_of
@@ -22,6 +22,7 @@ from fedpower.protocol.solvers import UploadSettings
 from fedpower.protocol.study import pooled_std
 from fedpower.sums.lattice import SIDE
 from problems import Array, spiked_rows
+from runs import drive, make_coordinator
 
 Released = tuple[Array, Array | None, float]
 D = 6
@@ -40,13 +41,8 @@ def published(*, seed: int = 0, center: bool = True) -> tuple[Coordinator, dict[
         "north": Party("north", study, rows[:299], SeededNoiseForExperiments(seed)),
         "south": Party("south", study, rows[299:], SeededNoiseForExperiments(seed + 1)),
     }
-    coordinator = Coordinator(
-        UploadSettings(study=study, rank=2).solve(np.random.default_rng(0)),
-        list(parties),
-        study=study,
-        run="a-run",
-    )
-    drive(coordinator, in_turn(parties))
+    coordinator = make_coordinator(parties, UploadSettings(study=study, rank=2))
+    drive(coordinator, parties)
     return coordinator, coordinator.history[-1].answers
 
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from private_silos import COVARIANCE, DELTA, EPSILON, D, ask, bounded_rows, message, private_silo
+from private_silos import COVARIANCE, EPSILON, D, ask, bounded_rows, message, private_silo
 
 from fedpower import FedPCA
 from fedpower.estimator.plan import planned
@@ -17,7 +17,6 @@ from fedpower.exceptions import InputError, ProtocolError
 from fedpower.linalg import orth, rayleigh_ritz, sin_theta
 from fedpower.options import FLAT, SOLVERS, Iterative, from_flat, setting
 from fedpower.privacy.budget import QueryTerms
-from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import Sensitivity, of_counts
 from fedpower.protocol.coordinator import Exchange
@@ -27,7 +26,6 @@ from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.solvers import SETTINGS, register
 from fedpower.protocol.solvers.products import Products
 from fedpower.protocol.solvers.shared import StepSettings, enrol
-from problems import ArrayMoment
 
 LABEL = "positives"
 STUDY = replace(COVARIANCE, noise="clipped", design=(QueryTerms(LABEL, D, 1.0),))
@@ -55,14 +53,13 @@ class Positives:
         return (rows.rows > 0).sum(axis=0, dtype=np.int64)
 
 
-def test_a_registered_query_leaves_a_silo_with_noise_and_once():
+def test_a_registered_query_leaves_a_silo_with_noise_and_once(ledger):
     rows, question = bounded_rows(), AskQuery(index=0, label=LABEL)
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        silo = private_silo(STUDY, ledger, moment=ArrayMoment(rows), source=SeededNoiseForExperiments(1))
-        answer = ask(silo, question)
-        assert np.array_equal(ask(silo, question).words, answer.words)
-        assert ledger.spent().n_releases == 1
-        assert ledger.spent().epsilon == pytest.approx(EPSILON, rel=1e-6)
+    silo = private_silo(STUDY, ledger, source=SeededNoiseForExperiments(1))
+    answer = ask(silo, question)
+    assert np.array_equal(ask(silo, question).words, answer.words)
+    assert ledger.spent().n_releases == 1
+    assert ledger.spent().epsilon == pytest.approx(EPSILON, rel=1e-6)
     noise = STUDY.budget.noise(LABEL, query_of(STUDY, LABEL).sensitivity, (len(rows),))
     off = noise.values(answer.words.view(np.int64)) - (rows > 0).sum(axis=0)
     assert 0 < np.abs(off).max() < 6 * noise.stds[0]
@@ -71,14 +68,12 @@ def test_a_registered_query_leaves_a_silo_with_noise_and_once():
     assert "range" in problem_with(far, message(STUDY, question), STUDY, n_rows=len(rows))
 
 
-def test_what_a_query_does_not_ask_for_is_refused_at_no_charge():
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        silo = private_silo(STUDY, ledger, moment=ArrayMoment(bounded_rows()))
-        assert "nothing beside" in ask(silo, AskQuery(index=0, label=LABEL, public=b"1")).reason
-        longer = replace(STUDY, design=(QueryTerms(LABEL, D + 1, 1.0),))
-        silo = private_silo(longer, ledger, moment=ArrayMoment(bounded_rows()))
-        assert "6 numbers" in ask(silo, AskQuery(index=0, label=LABEL)).reason
-        assert ledger.spent().n_releases == 0
+def test_what_a_query_does_not_ask_for_is_refused_at_no_charge(ledger):
+    silo = private_silo(STUDY, ledger)
+    assert "nothing beside" in ask(silo, AskQuery(index=0, label=LABEL, public=b"1")).reason
+    longer = replace(STUDY, design=(QueryTerms(LABEL, D + 1, 1.0),))
+    assert "6 numbers" in ask(private_silo(longer, ledger), AskQuery(index=0, label=LABEL)).reason
+    assert ledger.spent().n_releases == 0
 
 
 class Momentum(Iterative):

@@ -119,13 +119,12 @@ def test_exact_counts_are_those_of_numpy_and_huge_numbers_are_counted_like_other
         {"n_bins": MOST_BINS + 1},
     ],
 )
-def test_a_question_that_is_no_grid_is_refused_before_a_row_is_read(wrong):
-    with Ledger.in_memory(1.0, 1e-6, silo="north") as ledger:
-        party, public = silo(study(), ledger), question().public
-        assert refused(ask(party, question(**wrong)))
-        for other in (b"", public[:-8], public + bytes(8)):
-            assert refused(ask(party, replace(question(), public=other)))
-        assert ledger.spent().n_releases == 0
+def test_a_question_that_is_no_grid_is_refused_before_a_row_is_read(wrong, ledger):
+    party, public = silo(study(), ledger), question().public
+    assert refused(ask(party, question(**wrong)))
+    for other in (b"", public[:-8], public + bytes(8)):
+        assert refused(ask(party, replace(question(), public=other)))
+    assert ledger.spent().n_releases == 0
 
 
 @pytest.mark.parametrize("wrong", [{"scores": 1.0}, {"scores": -0.1}, {"noise": "paper", "n_steps": 3}])
