@@ -18,9 +18,7 @@ def moment_bound(n_rows: int, *, center: bool = False, mean_weight: float = MEAN
     return math.sqrt(moved.squared) / (n_rows * SIDE**2)
 
 
-def priced(
-    mode: str = "covariance", *, n_sharing: int | None = None, colluders: int = 1, **terms: Any
-) -> Budget:
+def priced(mode: str = "covariance", *, n_sharing: int | None = None, **terms: Any) -> Budget:
     """The price list of a study of few terms; shared among so many silos where that is given."""
     given: dict[str, Any] = {
         "columns": None, "n_features": 20, "iteration_rank": 4, "n_steps": 10, "epsilon": 1.0, "delta": 1e-6,
@@ -33,8 +31,8 @@ def priced(
     if n_sharing is not None:
         given |= {
             "aggregation": "secure",
-            "colluders": colluders,
-            "min_silos": colluders + 1,
+            "colluders": 1,
+            "min_silos": 2,
             "identities": tuple((f"silo {place}", f"{place:064x}") for place in range(n_sharing)),
         }
     budget = Study(noise=mode, **given).budget  # type: ignore[arg-type]

@@ -10,12 +10,10 @@ from scipy import sparse
 Array = NDArray[np.float64]
 
 
-def planted(
-    n_nodes: int = 60, k: int = 2, *, within: float = 0.6, between: float = 0.1, seed: int = 0
-) -> tuple[Array, NDArray[np.int64]]:
+def planted(n_nodes: int = 60, k: int = 2, *, seed: int = 0) -> tuple[Array, NDArray[np.int64]]:
     """A symmetric adjacency of zeros and ones, and each node's community."""
     labels = np.arange(n_nodes) * k // n_nodes
-    chance = np.where(labels[:, np.newaxis] == labels, within, between)
+    chance = np.where(labels[:, np.newaxis] == labels, 0.6, 0.1)
     upper = np.triu(np.random.default_rng(seed).random(chance.shape) < chance, 1)
     return (upper | upper.T).astype(float), labels
 
@@ -24,20 +22,16 @@ def names_of(n_nodes: int) -> tuple[str, ...]:
     return tuple(f"v{place:03d}" for place in range(n_nodes))
 
 
-def edges_of(adjacency: Array) -> list[tuple[str, str]]:
-    names = names_of(len(adjacency))
-    return [(names[one], names[two]) for one, two in np.argwhere(np.triu(adjacency) > 0)]
-
-
 def write_layer(path: Path, adjacency: Array) -> Path:
-    edges = edges_of(adjacency)
+    names = names_of(len(adjacency))
+    edges = [(names[one], names[two]) for one, two in np.argwhere(np.triu(adjacency) > 0)]
     match path.suffix:
         case ".npz":
             sparse.save_npz(path, sparse.csr_array(adjacency))
         case ".npy":
             np.save(path, adjacency)
         case ".graphml":
-            nodes = "".join(f'<node id="{name}"/>' for name in names_of(len(adjacency)))
+            nodes = "".join(f'<node id="{name}"/>' for name in names)
             lines = "".join(f'<edge source="{one}" target="{two}"/>' for one, two in edges)
             path.write_text(
                 '<?xml version="1.0"?><graphml xmlns="http://graphml.graphdrawing.org/xmlns">'

@@ -1,10 +1,13 @@
 """Small problems with a known pooled moment, and sums of their rows."""
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from fedpower.linalg import moment_factor
@@ -17,6 +20,14 @@ from fedpower.sums.moment import Moments, ScatterSum
 from fedpower.sums.reduce import reduce
 
 Array = NDArray[np.float64]
+
+
+@contextmanager
+def without_loops_in_c() -> Iterator[None]:
+    """Use NumPy in the whole process meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDPOWER_NATIVE", "0")
+        yield
 
 
 @dataclass
@@ -54,15 +65,13 @@ class ArrayMoment:
         return LocalMoment(open_source(self.rows), RowTreatment(row_norm=1.0), on_lattice=True).sums()
 
 
-def spiked_rows(
-    n_rows: int = 600, n_features: int = 12, rank: int = 3, noise: float = 0.4, seed: int = 0
-) -> Array:
+def spiked_rows(n_rows: int = 600, n_features: int = 12, rank: int = 3, seed: int = 0) -> Array:
     """Return rows with ``rank`` strong directions of decreasing strength."""
     rng = np.random.default_rng(seed)
     directions = np.linalg.qr(rng.standard_normal((n_features, rank)))[0]
     strengths = np.linspace(3.0, 1.5, rank)
     scores = rng.standard_normal((n_rows, rank)) * strengths
-    return scores @ directions.T + noise * rng.standard_normal((n_rows, n_features))
+    return scores @ directions.T + 0.4 * rng.standard_normal((n_rows, n_features))
 
 
 def split(rows: Array, sizes: list[int]) -> list[Array]:

@@ -87,9 +87,8 @@ def rotated(seed: int, n_silos: int = 5, n_rows: int = 80, d: int = D) -> list[A
     return [rng.standard_normal((n_rows, d)) * scales @ turn for turn in turns]
 
 
-def pooled(parts: Sequence[Array], center: bool = False) -> Array:
+def pooled(parts: Sequence[Array]) -> Array:
     rows = np.vstack(parts)
-    rows = rows - rows.mean(axis=0) if center else rows
     return rows.T @ rows / len(rows)
 
 

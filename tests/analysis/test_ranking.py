@@ -41,10 +41,8 @@ def games(rows: int = 900, seed: int = 1, strength: Any = STRENGTH) -> pd.DataFr
 
 def signed(table: pd.DataFrame) -> Array:
     """Return e_winner − e_loser of each row."""
-    rows = np.zeros((len(table), 6))
-    rows[np.arange(len(table)), [ITEMS.index(each) for each in table["winner"]]] = 1
-    rows[np.arange(len(table)), [ITEMS.index(each) for each in table["loser"]]] = -1
-    return rows
+    won, lost = (pd.get_dummies(table[name])[[*ITEMS]].to_numpy(float) for name in ("winner", "loser"))
+    return won - lost
 
 
 def release(table: pd.DataFrame, *columns: str, **terms: Any) -> Covariance:

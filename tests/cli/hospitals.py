@@ -48,6 +48,11 @@ def write_hospitals(folder: Path) -> None:
     pyarrow.csv.write_csv(table_of(broken), folder / "holes.csv")
 
 
+def make_ledgers(folder: str = ".", epsilon: float = 2.0) -> None:
+    for name in SIZES:
+        succeed("ledger", "create", f"{folder}/{name}.ledger", "--epsilon", epsilon, "--delta", 1e-6)
+
+
 def run(*words: object, env: dict[str, str] | None = None) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words], env=env)
 

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import click
 import pytest
-from hospitals import EXACT, PROGRAM, run, succeed
+from hospitals import EXACT, run, succeed
 
 from fedpower import __version__, load
 from fedpower.cli import COMMANDS
@@ -51,18 +51,6 @@ def test_every_command_has_help(command):
 def test_help_is_of_the_command_wherever_it_is_asked_for(words, path):
     assert succeed(*words.split()).stdout.startswith(f"Usage: fedpower {path}".rstrip())
     assert ("Solvers:" in succeed(*words.split()).stdout) == ("--help-all" in words)
-
-
-@pytest.mark.programs
-def test_a_process_ends_with_the_status_and_no_traceback(here):
-    done = subprocess.run(
-        [*PROGRAM, "fit", "holes.csv", *EXACT, "-o", "new"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.startswith("Error: column 'bmi' of holes.csv")
-    assert "row 7" in done.stderr
-    assert not Path("new").exists()
 
 
 BRIEF = {

@@ -82,17 +82,7 @@ def test_init_writes_a_study_of_every_parameter_that_check_finds_in_order(here):
     assert reported == {"study": str(path), "name": "heart", "hash": study.digest}
 
 
-def test_init_replaces_a_file_only_by_force(here):
-    path = write_study()
-    before = path.read_bytes()
-    said = run("study", "init", path, *PRIVATE_STUDY, "-k", 3)
-    assert said.exit_code == 2
-    assert path.read_bytes() == before
-    succeed("study", "init", path, *PRIVATE_STUDY, "-k", 3, "--force")
-    assert read_study(path).options.n_components == 3
-
-
-def test_show_fills_in_what_was_left_out(here):
+def test_show_fills_in_what_was_left_out_and_force_replaces_a_study(here):
     study = read_study(write_study())
     facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
     assert facts["hash"] == study.digest
@@ -103,6 +93,10 @@ def test_show_fills_in_what_was_left_out(here):
     shown = succeed("study", "show", "study.toml").stdout
     assert shown.endswith(f'\n[agrees]\nstudy = "{study.digest}"\n')
     assert facts["why_this_solver"].split()[0] in shown
+    assert run("study", "init", "study.toml", *PRIVATE_STUDY, "-k", 3).exit_code == 2
+    assert read_study(Path("study.toml")).digest == study.digest
+    succeed("study", "init", "study.toml", *PRIVATE_STUDY, "-k", 3, "--force")
+    assert read_study(Path("study.toml")).options.n_components == 3
 
 
 def test_public_centres_and_scales_go_into_the_study_from_files(here):

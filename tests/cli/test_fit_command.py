@@ -9,18 +9,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hospitals import COLUMNS, EXACT, PRIVATE, SIZES, all_rows, parts, run, succeed
+from hospitals import COLUMNS, EXACT, PRIVATE, SIZES, all_rows, make_ledgers, parts, run, succeed
 
 from budgets import spent
 from fedpower import CodeBook, FedPCA, PowerMethod, load
 from fedpower.files import LEAST_ROOM
 
 FILES = ("north.csv", "south.parquet", "east.csv")
-
-
-def make_ledgers(epsilon: float = 2.0) -> None:
-    for name in SIZES:
-        succeed("ledger", "create", f"{name}.ledger", "--epsilon", epsilon, "--delta", 1e-6)
 
 
 def n_charged() -> list[int]:
@@ -142,7 +137,7 @@ def test_the_nameless_index_that_pandas_writes_is_left_out(here, how):
     )
 
 
-def test_ledgers_are_charged_once_for_the_same_question(here):
+def test_ledgers_are_charged_once_for_the_same_question_and_are_on_its_record(here):
     make_ledgers()
     succeed("fit", *FILES, *PRIVATE, "--ledger", ".", "-o", "out")
     succeed("fit", *FILES, *PRIVATE, "--ledger", ".", "-o", "again")
@@ -150,6 +145,14 @@ def test_ledgers_are_charged_once_for_the_same_question(here):
     assert n_charged() == [1, 1, 1]
     epsilons = [spent(Path(f"{name}.ledger")).epsilon for name in SIZES]
     assert epsilons == pytest.approx([1.0] * 3)
+    for silo in load("out").run["silos"]:
+        budget = silo["budget"]
+        assert budget["spent"] == pytest.approx(1.0)
+        assert (budget["cap"], budget["delta"]) == (2.0, 1e-6)
+        assert 1.0 < budget["left"] < 2.0  # epsilons do not add up
+        assert 0 < budget["used"] < 0.5
+    assert "Budgets after this fit" in Path("out/report.html").read_text(encoding="utf-8")
+    assert not any("budget" in silo for silo in load("model").run["silos"])
 
 
 def test_what_one_silo_cannot_afford_costs_nobody(here):
@@ -246,7 +249,7 @@ PREPARE = ("fit", "--prepare-only", *FILES, "--epsilon", 4)
 
 
 def test_a_code_book_is_charged_once_and_used_for_nothing(here):
-    make_ledgers(9.0)
+    make_ledgers(epsilon=9.0)
     terms = ("--epsilon", 4, "--delta", 1e-6, "--ledger", ".")
     said = succeed(*PREPARE, *terms)
     assert "Code book: codebook.toml. It is public" in said.stdout

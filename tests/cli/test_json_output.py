@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hospitals import PRIVATE, SIZES, succeed
+from hospitals import PRIVATE, make_ledgers, succeed
 
 PAGE = Path(__file__).parents[2] / "docs" / "user" / "json.md"
 FILES = ("north.csv", "south.parquet", "east.csv")
@@ -42,8 +42,7 @@ def holds(content: Any, key: str) -> bool:
 
 
 def test_documented_keys_are_those_that_are_printed(here):
-    for name in SIZES:
-        succeed("ledger", "create", f"l/{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
+    make_ledgers("l")
     said = succeed("fit", *FILES, *PRIVATE, "--no-standardize", "--ledger", "l", "-o", "out", "--json")
     keys = documented()
     assert json.loads(said.stdout).keys() == json.loads(succeed("show", "out", "--json").stdout).keys()
@@ -54,11 +53,3 @@ def test_documented_keys_are_those_that_are_printed(here):
             assert not [key for key in keys[section] if not holds(printed, key)], command
             top = {key for key in keys[section] if "." not in key}
             assert section == "analyze" or printed.keys() == top, command
-
-
-def test_a_ledgers_commands_print_the_same_keys(here):
-    made = succeed("ledger", "create", "n.ledger", "--epsilon", 2, "--delta", 1e-6, "--json").stdout
-    keys = {key for key in documented()["ledger show"] if "." not in key}
-    assert json.loads(made).keys() == {*keys, "ledger"}
-    asked = succeed("ledger", "show", "n.ledger", "--what-if", 1, "--json").stdout
-    assert json.loads(asked).keys() == {*keys, "what_if"}

@@ -22,6 +22,8 @@ def test_a_table_tells_every_way_and_the_one_to_be_taken():
     assert first.startswith("4 silos, 20,000 rows, 30 columns; ε = 1, δ = ")
     assert recommended.startswith("Recommended: solver ")
     assert "expected error 4° without clipping, or 2° with --aggregation secure" in recommended
+    alike = ("--n-features", "7", "--rows", "3x50000", "-k", "3", "--epsilon", "2", "--gap", "0.05")
+    assert "expected error 1° without clipping." in invoke(*alike)
     out = invoke(*words, "--all")
     for word in ("→", "fedpower", "step", "paper", "expected sin θ"):
         assert word in out
@@ -102,11 +104,6 @@ def test_a_plan_of_files_has_the_rounds_and_the_share_of_their_fit(tmp_path):
         (way,) = [way for way in record["candidates"] if way["chosen"]]
         assert way["rounds"] == fit.record.n_rounds == 3
         assert record["preparation"] == pytest.approx(sum(fit.release.study.preparation))
-
-
-def test_a_secure_sum_is_mentioned_only_where_its_angle_is_smaller():
-    words = ("--n-features", "7", "--rows", "3x50000", "-k", "3", "--epsilon", "2", "--gap", "0.05")
-    assert "expected error 1° without clipping." in invoke(*words)
 
 
 def test_a_ledger_is_asked_and_not_charged(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hospitals import COLUMNS, EXACT, PRIVATE, PROGRAM, SIZES, parts, run, succeed, table_of
+from hospitals import COLUMNS, EXACT, PRIVATE, PROGRAM, parts, run, succeed, table_of
 from row_forms import write_h5ad
 
 from fedpower import FedPCA, load
@@ -37,20 +37,6 @@ def test_a_folder_gives_the_lines_and_the_page_of_its_fit(here, monkeypatch):
     Path("out").rename("elsewhere")
     succeed("show", "elsewhere", "--open")
     assert Path("elsewhere/report.html").read_bytes() == before
-
-
-def test_ledgers_of_a_fit_are_on_its_record_and_in_its_report(here):
-    for name in SIZES:
-        succeed("ledger", "create", f"l/{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
-    succeed("fit", *FILES, *PRIVATE, "--ledger", "l", "-o", "out")
-    for silo in load("out").run["silos"]:
-        budget = silo["budget"]
-        assert budget["spent"] == pytest.approx(1.0)
-        assert (budget["cap"], budget["delta"]) == (2.0, 1e-6)
-        assert 1.0 < budget["left"] < 2.0  # epsilons do not add up
-        assert 0 < budget["used"] < 0.5
-    assert "Budgets after this fit" in Path("out/report.html").read_text(encoding="utf-8")
-    assert not any("budget" in silo for silo in load("model").run["silos"])
 
 
 @pytest.mark.programs

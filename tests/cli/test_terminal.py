@@ -1,12 +1,9 @@
 """Commands on a terminal: progress, and Ctrl-C in the middle of a real fit with sound ledgers."""
 
-import contextlib
-import fcntl
 import os
 import pty
 import re
 import signal
-import struct
 import subprocess
 import termios
 import threading
@@ -18,7 +15,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from hospitals import EXACT, PROGRAM, run, succeed
+from hospitals import EXACT, PROGRAM, make_ledgers, run, succeed
 from row_forms import write_zeros
 
 from budgets import ledgers_in, spent
@@ -30,17 +27,20 @@ SECONDS = 120.0
 
 
 class Terminal:
-    """Runs ``fedpower WORDS`` with stderr on a pseudo-terminal."""
+    """Runs ``fedpower WORDS`` with stderr on a pseudo-terminal, or all output on one of 80 columns."""
 
-    def __init__(self, *words: object) -> None:
+    def __init__(self, *words: object, on_80_columns: bool = False) -> None:
         self._reader, writer = pty.openpty()
+        termios.tcsetwinsize(writer, (40, 80))
         self._raw = b""
+        kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        size = {} if on_80_columns else {"COLUMNS": "160", "LINES": "40"}
         self.process = subprocess.Popen(
             [*PROGRAM, *map(str, words)],
-            stdout=subprocess.PIPE,
+            stdout=writer if on_80_columns else subprocess.PIPE,
             stderr=writer,
             stdin=subprocess.DEVNULL,
-            env=os.environ | {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"},
+            env=kept | size | {"TERM": "xterm"},
             start_new_session=True,
         )
         os.close(writer)
@@ -86,23 +86,6 @@ class Terminal:
                 self._raw += more
         except OSError:  # Linux's word for a terminal that nobody writes to any more
             pass
-
-
-def on_80_columns(*words: object) -> list[str]:
-    """Return the lines that a command shows on a terminal of 80 columns."""
-    reader, writer = pty.openpty()
-    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    command = [*PROGRAM, *map(str, words)]
-    with subprocess.Popen(command, stdout=writer, stderr=writer, env=kept | {"TERM": "xterm"}) as process:
-        os.close(writer)
-        raw = b""
-        with contextlib.suppress(OSError):  # Linux's word for a terminal that nobody writes to any more
-            while more := os.read(reader, 65536):
-                raw += more
-        os.close(reader)
-    assert process.returncode in (0, 2), raw.decode()
-    return CODES.sub("", raw.decode()).splitlines()
 
 
 @pytest.fixture
@@ -158,12 +141,13 @@ node --help
 
 
 def test_lines_fit_80_columns_and_break_between_words(here):
-    for name in ("north", "south", "east"):
-        succeed("ledger", "create", f"l/{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
+    make_ledgers("l")
     Path("words.csv").write_text("age,sex,seen\n1,F,2020-01-01\n2,M,2020-01-02\n")
     succeed("study", "init", "--name", "s", "--silos", "a,b", "--columns", "x,y", "-k", 1, "--epsilon", 1)
     for command in AT_80.strip().splitlines():
-        lines = on_80_columns(*command.split())
+        with Terminal(*command.split(), on_80_columns=True) as terminal:
+            assert terminal.end() in (0, 2), terminal.said
+        lines = terminal.said.splitlines()
         assert [line for line in lines if len(line) > 80 and " " in line.strip()] == [], command
         assert len(lines) > 1, command
         # a table's number is never cut: a line that holds but part of one would begin with it

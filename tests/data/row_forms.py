@@ -87,10 +87,7 @@ def write_sqlite(rows: Any, path: Path, names: tuple[str, ...] = NAMES) -> str:
 
 def write_zeros(path: Path, shape: tuple[int, int]) -> Path:
     """Write an array of zeros that takes no disk."""
-    with path.open("wb") as file:
-        header = {"descr": "<f8", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        file.truncate(file.tell() + 8 * shape[0] * shape[1])
+    np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=shape)
     return path
 
 
@@ -144,12 +141,11 @@ def _xlsx(rows: Any, folder: Path) -> Path:
     return folder / "r.xlsx#Visits"
 
 
-def write_duckdb(rows: Any, path: Path) -> str:
-    """Write rows as the table `visits` of a DuckDB file and return its URL."""
-    visits = table(rows)
+def write_duckdb(given: pa.Table, path: Path, columns: str = "*") -> str:
+    """Write columns of a table as the table `visits` of a DuckDB file and return its URL."""
     with duckdb.connect(str(path)) as connection:
-        connection.register("given", visits)
-        connection.execute("CREATE TABLE visits AS SELECT * FROM given")
+        connection.register("given", given)
+        connection.execute(f"CREATE TABLE visits AS SELECT {columns} FROM given")
     return f"duckdb:///{path}"
 
 
@@ -217,7 +213,9 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "svmlight.gz": saved("r.libsvm.gz", lambda path, rows: zipped(path, svmlight_text(rows))),
     "sqlite": lambda rows, folder: SqlQuery("SELECT * FROM visits", write_sqlite(rows, folder / "r.db")),
     "sqlite toml": _sqlite_toml,
-    "duckdb": lambda rows, folder: SqlQuery("SELECT * FROM visits", write_duckdb(rows, folder / "r.duckdb")),
+    "duckdb": lambda rows, folder: SqlQuery(
+        "SELECT * FROM visits", write_duckdb(table(rows), folder / "r.duckdb")
+    ),
     "dask array": lambda rows, folder: dask.array.from_array(rows, chunks=(20, 2)),
     "dask frame": lambda rows, folder: dask.dataframe.from_pandas(frame(rows), npartitions=2),
     "h5ad": lambda rows, folder: write_h5ad(rows, folder / "r.h5ad"),

@@ -70,8 +70,11 @@ def test_workers_in_other_processes_answer_alike():
         assert_alike(found, local_moment(open_source(rows), RULES[2], rank=1, steps=10_000))
 
 
-def tracing() -> tuple[list[int], Any]:
-    """Return the sizes of what comes back to the client, and the scheduler that records them."""
+@pytest.mark.parametrize("center", [None, np.array([0.1, 0.0, -0.1, 0.0, 0.2])])
+@pytest.mark.parametrize("collection", [array, frame])
+def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(collection, center):
+    """Bit for bit, and nothing but sums comes back."""
+    rows = sample(3000)
     came_back: list[int] = []
 
     def traced(graph: Any, keys: Any, **options: Any) -> Any:
@@ -79,15 +82,6 @@ def tracing() -> tuple[list[int], Any]:
         came_back.append(len(pickle.dumps(found)))
         return found
 
-    return came_back, traced
-
-
-@pytest.mark.parametrize("center", [None, np.array([0.1, 0.0, -0.1, 0.0, 0.2])])
-@pytest.mark.parametrize("collection", [array, frame])
-def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(collection, center):
-    """Bit for bit, and nothing but sums comes back."""
-    rows = sample(3000)
-    came_back, traced = tracing()
     asked = ClippedQuestion.of(np.eye(5, 2), 0.25, center)
     with dask.config.set(scheduler=traced):
         found, plain = (

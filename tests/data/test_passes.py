@@ -2,12 +2,11 @@
 
 import dask.array as da
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from row_forms import write_h5ad, write_zeros
+from row_forms import FORMS, N_FEATURES, frame, write_zeros
 from scipy import sparse
 
 from fedpower.engines.inprocess import read_silos
@@ -21,8 +20,7 @@ from fedpower.sums.local import KernelChoice, LocalMoment, local_moment
 from fedpower.sums.passes import Seen, digest_key, seen_in
 from problems import Array
 
-D = 4
-NAMES = [f"c{place}" for place in range(D)]
+D = N_FEATURES
 OTHERS = "must not change while it is in use"
 
 
@@ -30,36 +28,7 @@ def rows_of(n_rows, seed=0):
     return np.random.default_rng(seed).normal(size=(n_rows, D))
 
 
-def frame(rows):
-    return pd.DataFrame(rows, columns=NAMES)
-
-
-def write_svm(path, rows):
-    lines = (
-        "0 " + " ".join(f"{place}:{value!r}" for place, value in enumerate(row.tolist(), 1)) for row in rows
-    )
-    path.write_text("\n".join(lines) + "\n")
-
-
-WRITERS = {
-    "rows.csv": lambda path, rows: frame(rows).to_csv(path, index=False),
-    "rows.csv.gz": lambda path, rows: frame(rows).to_csv(path, index=False),
-    "rows.parquet": lambda path, rows: frame(rows).to_parquet(path),
-    "rows.feather": lambda path, rows: frame(rows).to_feather(path),
-    "rows.npy": np.save,
-    "rows.npz": lambda path, rows: np.savez(path, X=rows),
-    "sparse.npz": lambda path, rows: sparse.save_npz(path, sparse.csr_array(rows)),
-    "rows.svm": write_svm,
-    "rows.h5ad": lambda path, rows: write_h5ad(rows, path, tuple(NAMES)),
-}
-FILES = pytest.mark.parametrize("name", list(WRITERS))
 BASIS = np.eye(D)[:, :2]
-
-
-def written(folder, name, rows):
-    path = folder / name
-    WRITERS[name](path, rows)
-    return path
 
 
 def moment_of(source, kind="product", **options):
@@ -67,29 +36,31 @@ def moment_of(source, kind="product", **options):
     return LocalMoment(source, RowTreatment(row_norm=3.0), choice=choice, **options)
 
 
-@FILES
-def test_a_file_overwritten_between_two_passes_is_refused(tmp_path, name):
+@pytest.mark.parametrize(
+    "form", ["csv", "csv.gz", "parquet", "feather", "npy", "npz", "csr npz", "svmlight", "h5ad"]
+)
+def test_a_file_overwritten_between_two_passes_is_refused(tmp_path, form):
     """Another number of rows, as many others, or one cell off by a trillionth."""
     nearly = rows_of(50)
     nearly[17, 2] += 1e-12
     for other in (rows_of(2, seed=1), rows_of(50, seed=1), nearly):
-        path = written(tmp_path, name, rows_of(50))
+        path = FORMS[form](rows_of(50), tmp_path)
         moment = moment_of(open_source(path))
         moment.prepare()
         first = moment.product(BASIS)
         assert np.array_equal(moment.product(BASIS), first)
         path.unlink()
-        written(tmp_path, name, other)
+        FORMS[form](other, tmp_path)
         with pytest.raises(InputError):
             moment.product(BASIS)
 
 
 @pytest.mark.parametrize("kind", ["covariance", "product"])
-@pytest.mark.parametrize("name", ["rows.parquet", "rows.feather", "rows.h5ad", "rows.svm"])
-def test_a_file_replaced_between_opening_and_reading_is_refused(tmp_path, name, kind):
+@pytest.mark.parametrize("form", ["parquet", "feather", "h5ad", "svmlight"])
+def test_a_file_replaced_between_opening_and_reading_is_refused(tmp_path, form, kind):
     """Its number of rows was read from the metadata at opening: noise would be made for that."""
-    source = open_source(written(tmp_path, name, rows_of(1000)))
-    written(tmp_path, name, rows_of(50))
+    source = open_source(FORMS[form](rows_of(1000), tmp_path))
+    FORMS[form](rows_of(50), tmp_path)
     assert source.n_rows == 1000
     with pytest.raises(InputError, match=OTHERS):
         moment_of(source, kind).prepare()
@@ -140,19 +111,19 @@ def test_dask_rows_that_change_between_passes_are_refused(tmp_path):
         moment.product(BASIS)
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows.npy", "sparse.npz"])
+@pytest.mark.parametrize("form", ["csv", "parquet", "npy", "csr npz"])
 @pytest.mark.parametrize("kind", ["covariance", "product"])
-def test_the_fingerprint_is_of_the_very_file_that_was_summed(tmp_path, name, kind):
+def test_the_fingerprint_is_of_the_very_file_that_was_summed(tmp_path, form, kind):
     """It is made when the first pass is done, so a file replaced afterwards is not what it names."""
     rows = rows_of(200)
-    path = written(tmp_path, name, rows)
+    path = FORMS[form](rows, tmp_path)
     alone = fingerprint(open_source(path))
     moment = moment_of(open_source(path), kind, fingerprinted=True)
     with_others = moment_of(open_source(path), kind, fingerprinted=True)
     moment.prepare()
     path.unlink()
     assert fingerprint(moment.source) == alone
-    written(tmp_path, name, rows_of(200, seed=1))
+    FORMS[form](rows_of(200, seed=1), tmp_path)
     with pytest.raises(InputError, match=OTHERS):
         fingerprint(with_others.source)
 

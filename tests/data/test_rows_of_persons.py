@@ -4,7 +4,6 @@ import datetime as dt
 from decimal import Decimal
 from fractions import Fraction
 
-import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from row_forms import write_sqlite
+from row_forms import write_duckdb, write_sqlite
 from scipy import sparse
 
 from fedpower.exceptions import InputError
@@ -45,9 +44,9 @@ def visits(n_rows=600, n_persons=150, seed=0):
     return rng.standard_normal((n_rows, D)) * [2.0, 1.0, 0.5, 0.2], rng.permutation(ids)
 
 
-def table_of(rows, ids, column="person"):
+def table_of(rows, ids):
     columns = {name: rows[:, place] for place, name in enumerate(NAMES)}
-    return pa.table({**columns, column: pa.array([f"P{each}" for each in ids])})
+    return pa.table({**columns, "person": pa.array([f"P{each}" for each in ids])})
 
 
 def weighted(rows, ids, most=1):
@@ -376,10 +375,8 @@ def _in_sqlite(folder):
 
 def _in_duckdb(folder):
     table = pa.Table.from_pandas(frame_of(STORED_PLAIN))
-    with duckdb.connect(str(folder / "t.duckdb")) as connection:
-        connection.register("given", table)
-        connection.execute("CREATE TABLE visits AS SELECT a, b, person::DECIMAL(10, 2) AS person FROM given")
-    return SqlQuery("SELECT * FROM visits", f"duckdb:///{folder / 't.duckdb'}")
+    url = write_duckdb(table, folder / "t.duckdb", "a, b, person::DECIMAL(10, 2) AS person")
+    return SqlQuery("SELECT * FROM visits", url)
 
 
 def _in_parts(folder):

@@ -139,24 +139,16 @@ def query(text: str, path: Path) -> SqlQuery:
 
 
 def test_integers_reals_and_logical_values_are_numbers_in_whatever_row_they_come(path):
-    execute(path, "CREATE TABLE t (a NUMERIC, b)")
-    big = 2**53 + 3
-    held = [(1, True)] * 3000 + [(2.5, 7), (big, -1e300)]
-    with sqlite3.connect(path) as connection:
-        connection.executemany("INSERT INTO t VALUES (?, ?)", held)
-    connection.close()
+    held = [(1, True)] * 3000 + [(2.5, 7), (2**53 + 3, -1e300)]
+    execute(path, "CREATE TABLE t (a NUMERIC, b)", *(f"INSERT INTO t VALUES {row}" for row in held))
     found = read_all(open_source(query("SELECT a, b FROM t", path)), 100)
     np.testing.assert_array_equal(found, np.array(held, dtype=np.float64))
 
 
 @pytest.mark.parametrize(("cell", "word"), [(f"'x{CELL}'", "text"), ("x'3133'", "blob")])
 def test_text_and_blobs_among_numbers_are_refused_at_their_row(path, cell, word):
-    execute(path, "CREATE TABLE t (a, b)")
-    with sqlite3.connect(path) as connection:
-        connection.executemany("INSERT INTO t VALUES (?, ?)", [(1, 2.0)] * 300)
-        connection.execute(f"INSERT INTO t VALUES (1, {cell})")
-        connection.execute("INSERT INTO t VALUES (NULL, 1)")
-    connection.close()
+    cells = [*["(1, 2.0)"] * 300, f"(1, {cell})", "(NULL, 1)"]
+    execute(path, "CREATE TABLE t (a, b)", f"INSERT INTO t VALUES {', '.join(cells)}")
     message = refused(query("SELECT a, b FROM t", path))
     assert f"column 'b' of the query must hold numbers, got {word} at row 301; drop" in message
 

@@ -31,10 +31,6 @@ def run(*curves: Curve, n_jobs: int = 1, repetition: int = 0) -> list[Run]:
     return run_repetition(QUICK, "I", repetition, curves, n_jobs=n_jobs)
 
 
-def errors(made: Run) -> list[float]:
-    return [point.error for point in made.points]
-
-
 def test_without_noise_a_round_at_every_step_is_central_power_iteration():
     curve = replace(PLAIN, local_steps=1, schedule="constant")
     (made,) = run(curve)
@@ -46,7 +42,7 @@ def test_without_noise_a_round_at_every_step_is_central_power_iteration():
     for _ in range(10):
         basis = orth(pooled @ basis)
         expected.append(sin_theta(basis, truth))
-    np.testing.assert_allclose(errors(made), expected, rtol=1e-9)
+    np.testing.assert_allclose([point.error for point in made.points], expected, rtol=1e-9)
 
 
 def test_the_outcome_does_not_depend_on_threads_or_on_what_runs_beside():
