@@ -58,11 +58,15 @@ def write_study(folder: Path, **tables: Any) -> StudyFile:
     return read_study(path)
 
 
+def signed_kit(authority: Authority, party: str, kit: Path, **days: int) -> Kit:
+    """Make a party's kit as it is made between organisations."""
+    authority.sign(Request.read(ask(authority.study, party, kit)), **days)
+    return accept(kit, authority.signed(party))
+
+
 def kit_of(study: StudyFile, party: str, folder: Path) -> Kit:
     """Return a party's kit, of an authority that is nobody else's."""
-    authority = Authority.make(study, folder / f"{party}-authority")
-    authority.sign(Request.read(ask(study, party, folder / party)))
-    return accept(folder / party, authority.signed(party))
+    return signed_kit(Authority.make(study, folder / f"{party}-authority"), party, folder / party)
 
 
 def question(agreed: StudyFile, body: Any = ASK_MOMENT, **changes: Any) -> Message:
