@@ -1,10 +1,13 @@
 """Small problems with a known pooled moment, and sums of their rows."""
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from fedpower.linalg import moment_factor
@@ -17,6 +20,14 @@ from fedpower.sums.moment import Moments, ScatterSum
 from fedpower.sums.reduce import reduce
 
 Array = NDArray[np.float64]
+
+
+@contextmanager
+def without_loops_in_c() -> Iterator[None]:
+    """Use NumPy in the whole process meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDPOWER_NATIVE", "0")
+        yield
 
 
 @dataclass

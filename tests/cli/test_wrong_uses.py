@@ -85,7 +85,7 @@ fit north.csv EXACT --scale-file three.npy | scale
 # Rules of tables
 CLINIC height.toml | height
 fit north.npy EXACT --codebook draft.toml | north.npy
-fit gap.csv -k 1 --epsilon inf --codebook gap.toml | gap.csv
+fit gap.csv -k 1 --epsilon inf --row-norm 9 --codebook gap.toml | gap.csv
 CLINIC grade.toml | clinic.csv
 CLINIC smoker.toml | clinic.csv
 CLINIC seen.toml | clinic.csv

@@ -19,7 +19,7 @@ from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import lattice
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, LatticeRows, LatticeSum, Words, product_rows
 from fedpower.sums.survey import STAGES, Stage
-from problems import exact_moment
+from problems import exact_moment, without_loops_in_c
 
 
 @pytest.fixture(autouse=True, params=["C", "NumPy"], scope="module")
@@ -30,7 +30,7 @@ def loops(request: Any) -> Iterator[None]:
             pytest.skip(native.account())
         yield
     else:
-        with native.switched_off():
+        with without_loops_in_c():
             yield
 
 
@@ -89,7 +89,7 @@ def test_a_row_is_close_to_the_bounded_row_and_to_numpy_s(rows, data):
     wanted = np.asarray(rule.apply(rows)[0]) * SIDE
     found, n_clipped = LatticeRows(rule, rows.shape[1]).of_dense(rows)
     assert np.linalg.norm(found - wanted, axis=1).max() <= math.sqrt(rows.shape[1]) + 1
-    with native.switched_off():
+    with without_loops_in_c():
         plain, expected = LatticeRows(rule, rows.shape[1]).of_dense(rows)
     assert np.abs(found - plain).max() <= 1
     assert abs(n_clipped - expected) <= np.count_nonzero(found != plain) + len(rows)
@@ -229,7 +229,7 @@ def test_numpy_tallies_as_the_loops_do_even_where_a_range_has_no_width(kind, wei
     }
     stage = Stage(kind=kind, n_features=5, open_columns=np.arange(5), **vectors)
     weights = np.arange(300) if weighted else None
-    with native.switched_off():
+    with without_loops_in_c():
         plain = stage.tally(rows, weights)
     assert np.array_equal(plain, stage.tally(rows, weights))
     assert plain.sum() > 0

@@ -98,7 +98,7 @@ def test_cells_outside_their_range_are_shown_to_who_holds_the_rows(tmp_path, kin
     elif kind == "groups":
         whole = pd.concat([table.assign(site=silo) for silo, table in silos.items()])
         silos, name = split_by_group(whole, "site"), f"{name} of the data frame"
-    present = 1000 if kind == "ranges" or epsilon == INFINITE else 900
+    present = 1000 if kind == "ranges" else 900
     found = [each for each in said(silos, epsilon=epsilon, **settings) if "outside" in each]
     assert found == [
         f"40 of {present} cells of 'weight' in {name} are outside its range from {span} and count as its "

@@ -4,8 +4,6 @@ import ctypes
 import functools
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +44,6 @@ def _passed(argument: Any) -> Any:
     if isinstance(argument, ctypes.Structure):
         return ctypes.byref(argument)
     return None if argument is None else ctypes.c_int64(argument)
-
-
-@contextmanager
-def switched_off() -> Iterator[None]:
-    """Use NumPy in the whole process meanwhile."""
-    before = os.environ.get(_SWITCH, "1")
-    os.environ[_SWITCH] = "0"
-    try:
-        yield
-    finally:
-        os.environ[_SWITCH] = before
 
 
 def account() -> str:
