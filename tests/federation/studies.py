@@ -141,9 +141,9 @@ def open_silos(
         yield Counted(nodes)
 
 
-def run_study(study: StudyFile, folder: Path, run: str = RUN, **silos: Any) -> StudyRun:
+def run_study(study: StudyFile, folder: Path, **silos: Any) -> StudyRun:
     with open_silos(study, folder, **silos) as opened:
-        done = StudyRun(study, run=run, checkpoint=folder / run)
+        done = StudyRun(study, run=RUN, checkpoint=folder / RUN)
         opened.finish(done)
         done.result.save(folder / "result", force=True)
     return done
