@@ -107,11 +107,8 @@ def test_cells_outside_their_range_are_shown_to_who_holds_the_rows(tmp_path, kin
 
 
 def test_a_few_cells_outside_their_range_are_worth_no_sentence():
-    silos = {"north": weights(2000), "south": weights(1000, odd=9, seed=1)}
-    source = ruled(
-        open_source(silos["south"]), TableRules(rules=(Rule(column="weight", range=(30.0, 200.0)),))
-    )
-    survey = Survey(source)
+    rules = TableRules(rules=(Rule(column="weight", range=(30.0, 200.0)),))
+    survey = Survey(ruled(open_source(weights(1000, odd=9, seed=1)), rules))
     survey.prepare()
     assert odd_cells(survey.source)["weight"] == (9, 900, (30, 200))
     assert not cells_warnings(survey.source)

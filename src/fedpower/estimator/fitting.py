@@ -300,11 +300,6 @@ def _exact_book(options: Options, data: Data) -> CodeBook:
     scale = np.sqrt(squares / count)
     scale[scale == 0] = 1.0
     reach = 2.0 * math.sqrt(n_rows)  # no cell is as many standard deviations from the mean
-    gaps = shown([name for name, cells in zip(names, count, strict=True) if cells < n_rows])
-    warn(
-        f"missing cells of {gaps} count for nothing: they are at the mean of the others, and covariances "
-        "are corrected by the share of cells that are there"
-    )
     return CodeBook(
         columns=data.columns,
         offset=mean,
