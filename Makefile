@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+BASE   := $(VENV)/.base
 STAMP  := $(VENV)/.installed
 DEVICES := $(VENV)/.devices
 DOCS   := $(VENV)/.docs
@@ -24,10 +25,15 @@ help:  ## show this list
 
 setup: $(STAMP)  ## make .venv with everything pinned by constraints.txt
 
-$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/fedpower/native/*.[ch])
+$(BASE): pyproject.toml constraints.txt hatch_build.py $(wildcard src/fedpower/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "fedpower needs Python 3.11 or newer; run make PYTHON=python3.11 ...")'
-	@echo "setting up $(VENV): some minutes, once"
+	@echo "setting up $(VENV): a minute, once"
 	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[secure]'
+	@touch $@
+
+$(STAMP): $(BASE)
+	@echo "installing what tests need: some minutes, once"
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
@@ -39,7 +45,7 @@ $(DOCS): $(STAMP)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
 	@touch $@
 
-demo: setup  ## three hospitals, one health survey: under half a minute
+demo: $(BASE)  ## three hospitals, one health survey: under half a minute
 	@$(BIN)/python examples/demo.py
 
 test: setup  ## what to run after every change: lint, types, import contract, fast tests (under two minutes)

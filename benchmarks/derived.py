@@ -98,7 +98,10 @@ def truths(law: Law) -> dict[str, tuple[Callable[[], Any], Array]]:
             lambda: Regression(0, n_components=2),
             axes @ (axes.T @ cross / values[-2:]),
         ),
-        "adjusted variances": (lambda: AdjustedPCA(2, covariates=[0]), np.linalg.eigvalsh(left)[::-1][:2]),
+        "adjusted variances": (
+            lambda: AdjustedPCA(2, covariates=[0], standardize=False),
+            np.linalg.eigvalsh(left)[::-1][:2],
+        ),
         "means": (MeanTests, law.mean),
     }
 

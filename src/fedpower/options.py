@@ -15,7 +15,7 @@ import numpy as np
 
 from fedpower.exceptions import InputError, require
 from fedpower.rows.networks import NetworkUnit, check_edge_weight
-from fedpower.rules.codebook import CodeBook
+from fedpower.rules.codebook import EXACT, CodeBook
 from fedpower.rules.rules import TableRules
 
 Group = Literal["main", "rows", "privacy", "solver", "paper", "rounds", "running"]
@@ -446,6 +446,8 @@ class Options(_Value):
         require(isinstance(self.unit, Person | Edge | Node | None), "unit", must, self.unit)
         is_book = self.codebook is None or isinstance(self.codebook, CodeBook)
         require(is_book, "codebook", "a CodeBook or the path of one", type(self.codebook).__name__)
+        if self.is_private and self.book is not None and EXACT in self.book.found:
+            raise InputError("codebook must be public in a private fit, got one that an exact fit found")
         check_sums_are_noised(self.aggregation.name, self.epsilon)
 
     @property
@@ -516,6 +518,28 @@ class Options(_Value):
         """The rules of the silos' tables, with what stands for missing cells; None without any."""
         rules = None if self.codebook is None else self.codebook.table_rules
         return rules if rules is None or self.prepares else rules.filled({})
+
+    @property
+    def finds_offsets(self) -> bool:
+        """Whether an exact fit counts missing cells for nothing, as one that prepares does."""
+        return (
+            not self.is_private
+            and self.codebook is not None
+            and self.codebook.rules is not None
+            and not (self.book or self.public.has_public_numbers or self.ranges or self.person.column)
+            and self.centers
+            and self.aggregation.name == "plain"
+            and self.aggregation.weights == "rows"
+            and self.solver.name in ("auto", "upload")
+            and not self.paper_settings
+        )
+
+    @property
+    def rules_of_fit(self) -> TableRules | None:
+        """The rules by which a fit opens tables."""
+        if self.codebook is not None and self.codebook.table_rules is not None and self.finds_offsets:
+            return self.codebook.table_rules.unfilled
+        return self.rules
 
     @property
     def paper_settings(self) -> tuple[str, ...]:

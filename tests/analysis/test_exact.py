@@ -87,12 +87,14 @@ def test_factors_are_nearly_scikit_learns(release):
     assert congruence(found.components_.T, central.components_.T).min() > 0.95
 
 
-def test_adjusted_components_are_those_of_the_residuals(release):
+@pytest.mark.parametrize("standardize", [False, True])
+def test_adjusted_components_are_those_of_the_residuals(release, standardize):
     covariates, kept = ["age", "tg"], [name for name in NAMES if name not in ("age", "tg")]
     fitted = LinearRegression().fit(ROWS[covariates], ROWS[kept])
     residuals = ROWS[kept].to_numpy() - fitted.predict(ROWS[covariates])
+    residuals /= ROWS[kept].std().to_numpy() if standardize else 1.0
     central = PCA(3, svd_solver="full").fit(residuals)
-    found = AdjustedPCA(3, covariates=covariates).fit(release)
+    found = AdjustedPCA(3, covariates=covariates, standardize=standardize).fit(release)
     near(found.explained_variance_, central.explained_variance_)
     near(found.explained_variance_ratio_, central.explained_variance_ratio_)
     signs = np.sign(np.sum(found.components_ * central.components_, axis=1))

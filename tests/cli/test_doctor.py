@@ -28,14 +28,6 @@ def module(folder: Path, name: str, body: str) -> Requirement:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder from which this process and those it starts import."""
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(filter(None, sys.path))}")
-    return tmp_path
-
-
-@pytest.fixture
 def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no package and no self-test be tried: they take a while."""
     monkeypatch.setattr(doctor, "NOT_FOR_USERS", tuple(filter(None, doctor.requirements())))
@@ -92,9 +84,11 @@ def test_a_package_that_is_too_old_or_not_there_is_found(missing, extra, state, 
         ("print('hello'); import warnings; warnings.warn('x')", ""),
     ],
 )
-def test_an_extra_that_is_there_and_fails_is_broken(site, body, reported, monkeypatch):
+def test_an_extra_that_is_there_and_fails_is_broken(tmp_path, body, reported, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(filter(None, sys.path))}")
     monkeypatch.setattr(doctor, "TIMEOUT_S", 3)
-    asked = [module(site, "fragile", body)]
+    asked = [module(tmp_path, "fragile", body)]
     if not reported:
         assert doctor.packages(asked, "own") == "fragile 1.0"
         return

@@ -81,14 +81,11 @@ fit north.csv EXACT --drop shoe | shoe
 fit everybody.csv --groups ward EXACT | everybody.csv
 fit north.csv EXACT --scale-file scale.csv | scale.csv
 fit north.csv EXACT --scale-file twofold.csv | twofold.csv
-fit north.csv EXACT --scale-file foreign.csv | foreign.csv
-fit north.csv EXACT --scale-file missing.csv | missing.csv
 fit north.csv EXACT --scale-file three.npy | scale
-fit north.csv EXACT --scale-file nowhere.csv | nowhere.csv
 # Rules of tables
 CLINIC height.toml | height
 fit north.npy EXACT --codebook draft.toml | north.npy
-fit gap.csv -k 1 --epsilon inf --codebook gap.toml | gap.csv
+fit gap.csv -k 1 --epsilon inf --row-norm 9 --codebook gap.toml | gap.csv
 CLINIC grade.toml | clinic.csv
 CLINIC smoker.toml | clinic.csv
 CLINIC seen.toml | clinic.csv
@@ -139,7 +136,6 @@ ledger set-cap north.ledger --epsilon 9 --delta 1e-06 --reason ' ' | --reason
 transform torn north.csv | torn/components.npz
 transform garbled north.csv | garbled/run.json
 transform later north.csv | later
-transform model dates.csv | dates.csv
 export model --to fax -o out | --to
 export unsaid --to parquet -o out | unsaid/run.json
 transform model north.csv --json | --json
@@ -237,8 +233,6 @@ TEXTS = {
     "header.csv": "age,bmi,sbp,dbp,hdl\n",
     "ragged.csv": "a,b\n1,2\n3\n",
     "twofold.csv": "age,1\nbmi,1\nage,2\nsbp,1\ndbp,1\nhdl,1\n",
-    "foreign.csv": "age,1\nbmi,1\nsbp,1\ndbp,1\nhdl,1\nshoe,1\n",
-    "missing.csv": "age,1\nbmi,nan\nsbp,1\ndbp,1\nhdl,1\n",
     "index.csv": ",a,b\n0,1,2\n1,3,5\n",
     "bad.toml": "silo = [\n",
     "other.csv": "age,gewicht,sbp,dbp,hdl\n1,2,3,4,5\n2,3,5,7,1\n",

@@ -111,7 +111,7 @@ def test_lists_that_are_none_are_refused(tmp_path, text, sentence):
         read_variants(path)
 
 
-def write_pgen(path, counts, *, alleles=ALLELES, ids=IDS):
+def write_pgen(path, counts):
     """Write counts of each variant's first allele, as ALT, with .pvar and .psam; -1 is missing."""
     n, d = counts.shape
     calls = np.where(counts < 0, -9, counts).astype(np.int8)
@@ -122,7 +122,7 @@ def write_pgen(path, counts, *, alleles=ALLELES, ids=IDS):
         "##source=test\n#CHROM\tPOS\tID\tREF\tALT\n"
         + "".join(
             f"1\t{place + 1}\t{one}\t{ref}\t{alt}\n"
-            for place, (one, (alt, ref)) in enumerate(zip(ids, alleles, strict=True))
+            for place, (one, (alt, ref)) in enumerate(zip(IDS, ALLELES, strict=True))
         )
     )
     path.with_suffix(".psam").write_text(
@@ -131,16 +131,12 @@ def write_pgen(path, counts, *, alleles=ALLELES, ids=IDS):
     return path
 
 
-@pytest.fixture
-def both(tmp_path):
+@pytest.mark.parametrize("max_rows", [1, 3, 4, 100])
+def test_it_holds_what_the_bed_file_of_the_same_genotypes_holds(tmp_path, max_rows):
     counts = COUNTS.copy()
     counts[2, 1] = counts[7, 4] = -1
     bed = write_bed(tmp_path / "north.bed", counts, alleles=ALLELES, ids=IDS)
-    return open_source(bed), open_source(write_pgen(tmp_path / "south.pgen", counts))
-
-
-@pytest.mark.parametrize("max_rows", [1, 3, 4, 100])
-def test_it_holds_what_the_bed_file_of_the_same_genotypes_holds(both, max_rows):
+    both = open_source(bed), open_source(write_pgen(tmp_path / "south.pgen", counts))
     assert both[0].samples == both[1].samples
     bed, pgen = (fill_missing(source, np.arange(5) / 4) for source in both)
     assert (pgen.columns, pgen.n_rows) == (bed.columns, bed.n_rows)

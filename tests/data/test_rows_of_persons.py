@@ -240,11 +240,8 @@ def test_more_persons_than_sums_have_room_for_are_refused(monkeypatch):
         _ = with_ids(open_source(rows), ids).n_units
 
 
-WHERE = {"name": "t", "column": "person", "rows": 0}
-
-
 def keys(cells):
-    return keys_of(pl.Series(cells), **WHERE)
+    return keys_of(pl.Series(cells), name="t", column="person", rows=0)
 
 
 def instant(second):

@@ -128,6 +128,42 @@ def test_a_missing_word_that_is_a_number_is_found_however_cells_write_it(tmp_pat
         rows_of(path, rule)
 
 
+@pytest.mark.parametrize("how", ["fit_silos", "fit", "csv"])
+@pytest.mark.parametrize("span", [(-900, 1000), None])
+def test_an_exact_fit_counts_missing_cells_for_nothing(tmp_path, how, span):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(3000, 4)) + rng.normal(size=(3000, 1)), columns=list("abcd")) + 5
+    table.loc[rng.random(3000) < 0.3, "b"] = np.nan
+    silos: Any = {"north": table[:1000], "south": table[1000:]}
+    rule = {"kind": "number", "missing": "offset", **({"range": list(span)} if span else {})}
+    model = FedPCA(4, epsilon=math.inf, codebook={"b": rule})
+    if how == "csv":
+        for name, own in silos.items():
+            own.to_csv(tmp_path / f"{name}.csv", index=False)
+        silos = {name: tmp_path / f"{name}.csv" for name in silos}
+    model.fit(table) if how == "fit" else model.fit_silos(silos)
+    np.testing.assert_allclose(model.mean_, table.mean(), rtol=1e-9)
+    present, filled = table.notna().mean().to_numpy(), table.fillna(table.mean())
+    covariance = filled.cov(ddof=0).to_numpy() / np.outer(present, present)
+    np.fill_diagonal(covariance, table.var(ddof=0))
+    spread = np.sqrt(np.diagonal(covariance))
+    values, vectors = np.linalg.eigh(covariance / np.outer(spread, spread))
+    assert abs((model.components_ * vectors[:, ::-1].T).sum(axis=1)) == pytest.approx(1)
+    np.testing.assert_allclose(model.explained_variance_, values[::-1] * 3000 / 2999, rtol=1e-9)
+    model.result_.save(tmp_path / "result")
+    assert not (tmp_path / "result" / "codebook.toml").exists() or "offset =" not in (
+        (tmp_path / "result" / "codebook.toml").read_text()
+    )
+    scores = load(tmp_path / "result").transform(table[:5])
+    np.testing.assert_allclose(scores, model.transform(filled[:5]), atol=1e-9)
+
+
+def test_an_exact_fit_refuses_a_column_without_any_cell():
+    table = pd.DataFrame({"a": [1.0, 2.0, 4.0], "b": [np.nan] * 3})
+    with pytest.raises(InputError, match="must have cells that are not missing, got none in 'b'"):
+        FedPCA(1, epsilon=math.inf, codebook={"a": "number"}).fit_silos([table])
+
+
 SPELLINGS = {"sex": {"Male": "male", "M": "male", "2": "female", "?": ""}, "lab": {"<5": "2.5"}}
 
 
@@ -394,3 +430,19 @@ def test_the_book_is_the_same_after_it_was_written_and_has_no_other_numbers(tmp_
     assert not again.is_draft
     with pytest.raises(InputError, match="must have the numbers of its rule"):
         replace(BOOK, bound=1.0)
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_a_covariance_of_rows_with_gaps_gives_the_fit_and_no_private_code_book(standardize):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(300, 3)) + rng.normal(size=(300, 1)), columns=list("abc")) * 7
+    table.loc[:50, "b"] = np.nan
+    released = FedCovariance(epsilon=math.inf, codebook={"b": "number"}).fit_silos([table])
+    whole = FedPCA(2, epsilon=math.inf, codebook={"b": "number"}, standardize=standardize)
+    whole.fit_silos([table])
+    part = FedPCA(2, epsilon=math.inf, standardize=standardize).fit_covariance(released.release_)
+    np.testing.assert_allclose(part.components_, whole.components_, rtol=1e-9)
+    np.testing.assert_allclose(part.explained_variance_, whole.explained_variance_, rtol=1e-9)
+    for book in filter(None, (released.codebook_, part.result_.record.book)):
+        with pytest.raises(InputError, match="must be public in a private fit"):
+            FedPCA(2, epsilon=1.0, codebook=book).fit_silos([table])

@@ -104,7 +104,6 @@ def test_edges_are_read_where_the_study_protects_edges_of_that_weight_alone() ->
 
 # When a round is over: the rule, and an engine that obeys it. No test looks at a clock.
 
-EVERY_STEP = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=8, schedule=Schedule())
 LONG = 300.0
 """Seconds that no test waits for: a round that ends does so for another reason."""
 
@@ -126,9 +125,10 @@ def test_the_earlier_of_deadline_and_grace_ends_the_round(deadline, grace, elaps
 def three(min_silos: int | None = None) -> Iterator[tuple[Coordinator, dict[str, Any], threading.Event]]:
     """Give a coordinator, its silos, and a gate that is open at the latest when the test is over."""
     silos: dict[str, Any] = dict(make_silos(split(spiked_rows(), [200] * 3), 3))
+    settings = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=8)
     gate = threading.Event()
     try:
-        yield make_coordinator(silos, EVERY_STEP, min_silos=min_silos), silos, gate
+        yield make_coordinator(silos, settings, min_silos=min_silos), silos, gate
     finally:
         gate.set()
 

@@ -26,10 +26,6 @@ def truth(rows):
     return np.linalg.eigh(moment)[1][:, ::-1][:, :2]
 
 
-def error(model, truth):
-    return sin_theta(model.components_.T, truth)
-
-
 @pytest.mark.parametrize(
     ("aggregation", "given"),
     [
@@ -42,7 +38,7 @@ def test_a_fit_finds_the_components_and_says_what_it_spent(rows, truth, aggregat
     useless by prediction."""
     model = fed_pca(2, noise="clipped", aggregation=aggregation, **given, **WIDE)
     model.fit_silos(rows)
-    assert error(model, truth) < (0.5 if "energy" in given else 0.4)
+    assert sin_theta(model.components_.T, truth) < (0.5 if "energy" in given else 0.4)
     assert model.privacy_.mode == "clipped"
     assert max(each.epsilon for each in model.privacy_.protections) == pytest.approx(4.0, abs=0.01)
     assert math.fsum(terms.share for terms in model.study_.design) == pytest.approx(1.0, rel=1e-12)
@@ -64,7 +60,7 @@ def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_leas
     rows = np.random.default_rng(4).standard_normal((20_000, 5)) * [3.0, 2.0, 1.0, 1.0, 0.5]
     told = {"epsilon": 20.0, "delta": 1e-6, "row_norm": 8.0, "standardize": False, "center": False}
     model = fed_pca(2, noise="clipped", energy=0.8, **told).fit_silos(np.split(rows, 2))
-    assert error(model, np.eye(5, 2)) < 0.2
+    assert sin_theta(model.components_.T, np.eye(5, 2)) < 0.2
 
 
 def test_auto_clips_only_where_a_guess_lets_a_gain_be_predicted():

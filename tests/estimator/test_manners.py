@@ -1,6 +1,5 @@
 """What users of pandas and scikit-learn expect: tables, labels, whitening, likelihoods and sentences."""
 
-import datetime as dt
 import json
 from typing import Any
 
@@ -105,17 +104,16 @@ def test_the_same_rows_are_not_two_silos(rows, frame, tmp_path):
 CELL = "Meier, 4711"
 NUMBERS = np.random.default_rng(3).normal(size=(60, 3)) * [3, 2, 1] + [5, 0, 1]
 FRAME = pd.DataFrame(NUMBERS, columns=["age", "bmi", "sbp"])
-DAY = dt.date(2024, 2, 29)
-
-
-def with_column(cells: Any) -> pd.DataFrame:
-    return FRAME.assign(extra=cells)
-
-
 REFUSED: dict[str, tuple[Any, str]] = {
-    "text": (with_column(CELL), "column 'extra' of X must hold numbers, got type String at row 1"),
-    "text late": (with_column([1.0] * 59 + [CELL]), "'extra' of X must hold numbers, got text at row 60"),
-    "times": (with_column(pd.Timestamp(DAY)), "must hold numbers, got dates or times at row 1"),
+    "text": (FRAME.assign(extra=CELL), "column 'extra' of X must hold numbers, got type String at row 1"),
+    "text late": (
+        FRAME.assign(extra=[1.0] * 59 + [CELL]),
+        "'extra' of X must hold numbers, got text at row 60",
+    ),
+    "times": (
+        FRAME.assign(extra=pd.Timestamp("2024-02-29")),
+        "must hold numbers, got dates or times at row 1",
+    ),
     "Polars text": (pl.DataFrame({"a": [1.0, 2.0], "b": [CELL] * 2}), "column 'b' of X must hold numbers"),
     "an array of text": (np.array([["1", CELL]] * 3), "column 1 of X must hold numbers, got text"),
     "an array of objects": (np.array([[1, CELL]] * 3, dtype=object), "column 2 of X must hold numbers"),

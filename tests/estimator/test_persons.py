@@ -134,7 +134,6 @@ def test_ids_may_be_given_as_a_vector_or_stand_in_a_data_frame(silos):
 
 def test_wrong_ids_are_refused_in_one_sentence(silos):
     frame = silos["north"]
-    plain = {name: each[NAMES] for name, each in silos.items()}
     fits = {
         r"units must have one entry per row, got shape \(957,\) for 958 rows": lambda: FedPCA(1).fit(
             frame[NAMES], units=frame["patient_id"][:-1]
@@ -144,9 +143,7 @@ def test_wrong_ids_are_refused_in_one_sentence(silos):
         ),
         "unit must be the name of the column": lambda: FedPCA(1, unit="").fit_silos(silos),
         "rows must be a whole number of at least 1": lambda: Person("patient_id", 0),
-        "rows_per_unit must be given with unit, got 2": lambda: FedPCA(1, unit=Person(None, 2)).fit_silos(
-            plain
-        ),
+        "rows_per_unit must be given with unit, got 2": lambda: fed_pca(1, rows_per_unit=2).fit_silos(silos),
     }
     for sentence, fit in fits.items():
         with pytest.raises(InputError, match=sentence):

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from test_secure_fits import prepared
 
 from benchmarks.fits import fed_pca
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA
-from fedpower.engines.inprocess import Run, federate, read_silos
+from fedpower.engines.inprocess import Run, federate
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning
-from fedpower.estimator.terms import build_study, options_of
 from fedpower.exceptions import BudgetError, FedpowerError, InputError, LedgerError
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
@@ -127,16 +127,11 @@ def test_how_sparse_the_rows_are_is_told_in_no_private_result():
 
 
 def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts):
-    model = fed_pca(2, **OPTIONS)
-    sources = {name: open_source(part) for name, part in parts.items()}
-    study, settings, _ = build_study(
-        options_of(model),
-        n_rows=sum(len(part) for part in parts.values()),
-        n_features=12,
-        treatment=RowTreatment(row_norm=12.0),
-    )
-    unbounded = {name: local_moment(part, RowTreatment(), rank=2, steps=2) for name, part in sources.items()}
-    for terms in (study, replace(study, treatment=RowTreatment().digest())):
+    settings = prepared(fed_pca(2, **OPTIONS), parts)[1]["settings"]
+    unbounded = {
+        name: local_moment(open_source(part), RowTreatment(), rank=2, steps=2) for name, part in parts.items()
+    }
+    for terms in (settings.study, replace(settings.study, treatment=RowTreatment().digest())):
         with pytest.raises(InputError, match="must have the treatment of the private study"):
             federate(unbounded, settings=replace(settings, study=terms), rng=np.random.default_rng(0))
 
@@ -206,19 +201,14 @@ def test_other_columns_of_the_same_version_may_be_asked_for(tmp_path):
 
 
 def test_seeded_noise_is_booked_on_a_ledger_for_experiments_alone(tmp_path):
-    rows = spiked_rows(n_rows=200, n_features=4)
-    model = fed_pca(2, **OPTIONS)
-    treatment = RowTreatment(row_norm=12.0)
-    study, settings, _ = build_study(options_of(model), n_rows=200, n_features=4, treatment=treatment)
-    moments = read_silos(study, {"north": open_source(rows)}, treatment)
+    rows = {"north": spiked_rows(n_rows=200, n_features=4)}
+    moments, given = prepared(fed_pca(2, **OPTIONS), rows)
     for experiment in (False, True):
         path = tmp_path / f"{experiment}.ledger"
         cap = {"epsilon": 2.0, "delta": 1e-6, "silo": "north"}
         Ledger.create(path, **cap, for_experiments=experiment).close()
-        run = partial(
-            federate, moments, settings=settings, rng=np.random.default_rng(0),
-            how=Run(ledgers={"north": path}), noise=SeededNoiseForExperiments(1),
-        )  # fmt: skip
+        how, noise = Run(ledgers={"north": path}), SeededNoiseForExperiments(1)
+        run = partial(federate, moments, **given, how=how, noise=noise)
         if experiment:
             assert run().privacy.is_private
         else:

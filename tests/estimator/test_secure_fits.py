@@ -54,7 +54,7 @@ def prepared(model, parts):
     study, settings, _ = build_study(
         options,
         n_rows=sum(len(part) for part in parts.values()),
-        n_features=8,
+        n_features=next(iter(parts.values())).shape[1],
         treatment=treatment,
         identities={name: key.public for name, key in keys.items()},
     )

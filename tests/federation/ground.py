@@ -108,7 +108,7 @@ class Ground(LocalFederation):
 
     def wait_until_connected(self, *silos: str) -> None:
         with open_session(Kit(self.runner), patience=WAIT_S) as session:
-            wait_for(lambda: set(session.status()["connected"]) == set(silos or self.silos), "the silos")
+            wait_for(lambda: set(session.status()["connected"]) >= set(silos or self.silos), "the silos")
 
     def run(self, name: str, *, resume: bool = False) -> Callable[[], dict[str, np.ndarray]]:
         """Start a run in a thread of its own; return what waits for its arrays."""

@@ -57,11 +57,15 @@ def write_study(folder: Path, **tables: Any) -> StudyFile:
     return read_study(path)
 
 
+def signed_kit(authority: Authority, party: str, kit: Path, **days: int) -> Kit:
+    """Make a party's kit as it is made between organisations."""
+    authority.sign(Request.read(ask(authority.study, party, kit)), **days)
+    return accept(kit, authority.signed(party))
+
+
 def kit_of(study: StudyFile, party: str, folder: Path) -> Kit:
     """Return a party's kit, of an authority that is nobody else's."""
-    authority = Authority.make(study, folder / f"{party}-authority")
-    authority.sign(Request.read(ask(study, party, folder / party)))
-    return accept(folder / party, authority.signed(party))
+    return signed_kit(Authority.make(study, folder / f"{party}-authority"), party, folder / party)
 
 
 def question(agreed: StudyFile, body: Any = ASK_MOMENT, **changes: Any) -> Message:
@@ -140,9 +144,9 @@ def open_silos(
         yield Counted(nodes)
 
 
-def run_study(study: StudyFile, folder: Path, run: str = RUN, **silos: Any) -> StudyRun:
+def run_study(study: StudyFile, folder: Path, **silos: Any) -> StudyRun:
     with open_silos(study, folder, **silos) as opened:
-        done = StudyRun(study, run=run, checkpoint=folder / run)
+        done = StudyRun(study, run=RUN, checkpoint=folder / RUN)
         opened.finish(done)
         done.result.save(folder / "result", force=True)
     return done

@@ -328,11 +328,8 @@ class Scripted:
         self.fetched.append(run)
 
 
-Follow = Callable[..., tuple[Any, list[str]]]
-
-
 @pytest.fixture
-def follow(monkeypatch: pytest.MonkeyPatch, kits: dict[str, Kit], tmp_path: Path) -> Follow:
+def follow(monkeypatch: pytest.MonkeyPatch, kits: dict[str, Kit], tmp_path: Path) -> Callable[..., Any]:
     """Return what takes up a run at coordinators one after the other."""
     monkeypatch.setattr(running, "_POLL_S", 0.0)
     monkeypatch.setattr(running, "_CONNECT_S", 0.01)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from cryptography import x509
 from msgspec.structs import replace
 from nvflare.lighter.utils import verify_cert_chain
-from studies import write_silo, write_study
+from studies import signed_kit, write_silo, write_study
 
 from fedpower.cli import main
 from fedpower.exceptions import InputError
@@ -30,12 +30,6 @@ def study(tmp_path: Path) -> StudyFile:
 @pytest.fixture
 def authority(study: StudyFile, tmp_path: Path) -> Authority:
     return Authority.make(study, tmp_path / "authority")
-
-
-def signed_kit(authority: Authority, party: str, kit: Path, **days: int) -> Kit:
-    """Make a party's kit as it is made between organisations."""
-    authority.sign(Request.read(ask(authority.study, party, kit)), **days)
-    return accept(kit, authority.signed(party))
 
 
 @pytest.mark.slow

@@ -129,10 +129,6 @@ TERMS = {"n_components": 1, "epsilon": 0.01, "delta": 1e-6, "row_norm": 3.0}
 WORLDS = (0, 1)
 
 
-def charged(ledger: Path) -> int:
-    return spent(ledger).n_releases
-
-
 def fit(silo: Any, ledger: Path, **terms: Any) -> FedPCA:
     return fed_pca(**{**TERMS, **terms}).fit_silos({"north": silo}, ledgers={"north": ledger})
 
@@ -170,7 +166,7 @@ def test_a_second_study_of_a_file_is_answered_in_both_worlds(tmp_path, form, ask
         book = tmp_path / f"{second}.toml"
         book.write_text(book_of(rules_of(question, second=bool(second))))
         fit(FORMS[form](path), ledger, codebook=book, **more)
-        assert charged(ledger) == second + 1
+        assert spent(ledger).n_releases == second + 1
 
 
 @pytest.mark.parametrize("form", ["file", "query"])
@@ -232,7 +228,7 @@ def test_another_reading_of_a_version_and_silos_by_another_column_are_other_rele
         ledger = make_ledger(tmp_path / f"{name}.ledger")
         for reading, expected in ((one, 1), (other, 2), (one, 2)):
             fit(reading, ledger)
-            assert charged(ledger) == expected
+            assert spent(ledger).n_releases == expected
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -286,7 +282,7 @@ def test_data_that_changed_under_a_version_are_refused(tmp_path, form, column):
         fit(CHANGED[form](tmp_path, question, 0), ledger, codebook=book)
     with pytest.raises(LedgerError, match="the data of silo 'north' must match version"):
         fit(CHANGED[form](tmp_path, question, 1), ledger, codebook=book)
-    assert charged(ledger) == 1
+    assert spent(ledger).n_releases == 1
 
 
 @pytest.mark.parametrize("made", [np.asarray, sparse.csr_array, np.asfortranarray])
@@ -295,7 +291,7 @@ def test_arrays_are_known_by_their_numbers(tmp_path, made):
     ledger = make_ledger(tmp_path / "north.ledger")
     for each in (rows, made(rows)):
         fit(each, ledger)
-    assert charged(ledger) == 1
+    assert spent(ledger).n_releases == 1
     rows[3, 1] += 1e-9
     with pytest.raises(LedgerError, match="got other data"):
         fit(made(rows), ledger)

@@ -277,8 +277,6 @@ def test_a_far_bin_that_noise_filled_does_not_make_the_bound_larger():
 def test_preparation_and_its_ranges_are_part_of_a_study_s_hash():
     agreed = [study(), study(ranges=((0.0, 1.0),) * D), study(ranges=((0.0, 2.0),) * D)]
     assert len({each.digest for each in agreed} | {each.moment_terms for each in agreed}) == 6
-    assert [terms.label for terms in agreed[0].queries] == [*STAGES, "covariance"]
-    assert [terms.label for terms in agreed[1].queries] == ["means", "norms", "covariance"]
 
 
 @pytest.mark.parametrize("kind", STAGES)

@@ -60,9 +60,7 @@ def noised(monkeypatch):
         if noise.sensitivity.real:
             moved += step * math.sqrt(noise.sensitivity.size)
         std = noise.stds[0] / unit
-        made.append(
-            SimpleNamespace(std=std, spacing=step / unit, sensitivity=moved / unit, mu=moved / unit / std)
-        )
+        made.append(SimpleNamespace(std=std, spacing=step / unit, sensitivity=moved / unit))
         return noise
 
     monkeypatch.setattr(release_module, "noise_of", record)
@@ -244,8 +242,8 @@ def write(path, rows):
     table.write_parquet(path) if path.suffix == ".parquet" else table.write_csv(path)
 
 
-def rows_in(path, kind="product", **options):
-    choice = KernelChoice(kind=kind, reason="as the test says")
+def rows_in(path, **options):
+    choice = KernelChoice(kind="product", reason="as the test says")
     return LocalMoment(open_source(path), RowTreatment(row_norm=1.0), choice=choice, **options)
 
 

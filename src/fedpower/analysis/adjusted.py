@@ -24,7 +24,7 @@ class AdjustedPCA(TransformerMixin, Analysis):
     """Principal components after the effect of covariates is removed.
 
     The columns are regressed on the covariates, such as age or batch. The components are those of
-    the residuals.
+    the residuals, in units of the columns' standard deviations unless ``standardize=False``.
 
     Attributes
     ----------
@@ -36,6 +36,8 @@ class AdjustedPCA(TransformerMixin, Analysis):
         Shares of the variance that remains after the adjustment.
     component_angles_, subspace_angles_ : ndarray of shape (k,)
         As in `FedPCA`.
+    scale_ : ndarray of shape (n_columns,)
+        What adjusted columns are divided by: their standard deviations, or 1.
     coef_ : ndarray of shape (n_covariates, n_columns)
         Coefficients of the regression on the covariates.
 
@@ -57,6 +59,7 @@ class AdjustedPCA(TransformerMixin, Analysis):
     covariates: Sequence[str | int] = setting(
         MISSING, "Columns to adjust for, such as age or the site.", kind=list, metavar="A,B,..."
     )
+    standardize: bool = setting(True, "Divide columns by their standard deviations.", "flag")
     level: float = base.level()
     sampling: bool = base.sampling()
 
@@ -72,6 +75,8 @@ class AdjustedPCA(TransformerMixin, Analysis):
         self.covariates_ = [release.names[place] for place in self._out]
         most = len(self._in)
         require(k <= most, "n_components", f"at most {most}, the number of other columns", k)
+        spread = np.sqrt(np.diagonal(covariance))
+        self.scale_ = spread[self._in] if self.standardize else np.ones(most)
         values, vectors = base.eigenpairs(self._adjusted(covariance))
         self.components_ = np.asarray(fix_signs(vectors[:, :k]).T)
         self.explained_variance_, self.spectrum_ = values[:k].copy(), values
@@ -92,14 +97,15 @@ class AdjustedPCA(TransformerMixin, Analysis):
         given = base.new_rows(X, self.feature_names_in_, "columns of the covariance, covariates too")
         centred = given - self.release_.mean
         left = centred[:, self._in] - centred[:, self._out] @ self.coef_
-        return np.asarray(left @ self.components_.T)
+        return np.asarray(left / self.scale_ @ self.components_.T)
 
     def _adjusted(self, covariance: Array) -> Array:
-        """Return C_xx − C_xz C_zz⁻¹ C_zx."""
+        """Return C_xx − C_xz C_zz⁻¹ C_zx, scaled."""
         inner = covariance[..., self._out, :][..., :, self._out]
         cross = covariance[..., self._out, :][..., :, self._in]
         kept = covariance[..., self._in, :][..., :, self._in]
-        return np.asarray(kept - np.swapaxes(cross, -1, -2) @ np.linalg.solve(inner, cross))
+        left = kept - np.swapaxes(cross, -1, -2) @ np.linalg.solve(inner, cross)
+        return np.asarray(left / np.outer(self.scale_, self.scale_))
 
     def _adjusted_draw(self, drawn: Array) -> Array:
         """Return the adjustment of a drawn covariance, its covariates floored as `usable` does."""

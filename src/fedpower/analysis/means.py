@@ -128,7 +128,7 @@ class MeanTests(Analysis):
             f"on average, at most {percent(1 - self.level)} of these findings are false."
         )
         if not self.null_.any():
-            yield "Means are tested against 0, which suits changes; for other columns, set null to a guess."
+            yield "Means are tested against 0, which suits changes; for others, give `null`."
         noise = float(np.median(self.noise_share_))
         yield f"Privacy noise makes up {percent(noise)} of the squared error of the median column."
         columns = {

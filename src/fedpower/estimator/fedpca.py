@@ -217,7 +217,7 @@ class FedPCA(TransformerMixin, BaseEstimator):
         options = with_levels(options_of(self), [X])
         must = "a column or a Person for rows in memory"
         require(options.network is None, "unit", must, self.unit, "give networks to fit_silos")
-        person, gaps = options.person, options.takes_gaps
+        person, gaps = options.person, options.takes_gaps or options.finds_offsets
         kinds = list(getattr(X, "dtypes", [getattr(X, "dtype", None)]))
         if person.column is not None and units is None:
             frame: Any = X
@@ -227,7 +227,8 @@ class FedPCA(TransformerMixin, BaseEstimator):
                     "person, got none; give the ids as units=…"
                 )
             X, units = frame.drop(columns=[person.column]), frame[person.column]
-        table = None if options.rules is None else ruled(open_source(X), options.rules)
+        rules = options.rules_of_fit
+        table = None if rules is None else ruled(open_source(X), rules)
         if isinstance(table, UnitRows):  # of one rating per row, which become one row per person
             person, table = Person(table.label, person.rows), table.rows
         if table is None:

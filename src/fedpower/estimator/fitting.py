@@ -1,10 +1,13 @@
 """The walk of a fit: sources → rules → study → run → result. It does not need scikit-learn."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
+
+import numpy as np
 
 from fedpower.engines.inprocess import Run, check_ledgers, federate, prepare_silos, read_silos, survey_silos
 from fedpower.estimator.fit_warnings import (
@@ -23,8 +26,8 @@ from fedpower.estimator.terms import (
     rank_and_width,
     shortens,
 )
-from fedpower.exceptions import InputError, NoiseWarning, is_showable, require, warn
-from fedpower.options import Edge, Iterative, Node, Options
+from fedpower.exceptions import CellError, InputError, NoiseWarning, is_showable, require, warn
+from fedpower.options import Edge, Iterative, Node, Options, Upload
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers import SolverSettings, UploadSettings
@@ -37,13 +40,14 @@ from fedpower.report.view import cause_of_noise
 from fedpower.rows.networks import NetworkSource, open_network, require_same_nodes, weighed_edges
 from fedpower.rows.opening import name_of_silo, open_source, rows_at
 from fedpower.rows.ruled import every_problem, match_tables, rules_of_source
-from fedpower.rows.source import Extra, RowSource
-from fedpower.rows.units import by_unit, with_ranges
-from fedpower.rules.codebook import CodeBook
+from fedpower.rows.source import Extra, RowSource, block_rows
+from fedpower.rows.units import by_unit, with_gaps, with_ranges
+from fedpower.rules.codebook import EXACT, CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
+from fedpower.values import shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +69,7 @@ class Data:
 
 def open_data(silos: Any, options: Options, extra: Extra = "refuse") -> Data:
     """Return the silos' rows from any data that a user gives for them."""
-    columns, sources = match_tables(named_sources(silos, options), options.rules, extra=extra)
+    columns, sources = match_tables(named_sources(silos, options), options.rules_of_fit, extra=extra)
     sources = {name: with_ranges(source, options.agreed_ranges) for name, source in sources.items()}
     return Data(sources=sources, columns=columns, rules=rules_of_source(next(iter(sources.values()))))
 
@@ -261,6 +265,53 @@ class _Fit:
 
 def fit_data(options: Options, data: Data, run: Run) -> Result:
     """Fit to rows that are open and have the same columns."""
+    try:
+        return _fitted(options, data, run)
+    except CellError:
+        if not options.finds_offsets:
+            raise
+        # Cells are missing, or the next pass refuses all that is wrong.
+        with every_problem(data.sources.values(), gaps=True):
+            book = _exact_book(options, data)
+        solver = Upload(iteration_rank=options.solver.iteration_rank)
+        found = _fitted(replace(options, codebook=book, solver=solver), data, run)
+        return found.with_record(code_book=None)  # it is not for private fits: its numbers are exact
+
+
+def _exact_book(options: Options, data: Data) -> CodeBook:
+    """Return a code book of the means, spreads and shares of the cells that are there, in all silos."""
+    width = data.n_features
+    n_rows, count, mean, squares = 0, *np.zeros((3, width))
+    for source in data.sources.values():
+        for block in with_gaps(source).blocks(block_rows(width)):
+            cells = np.ma.masked_invalid(np.asarray(block))
+            own, n_rows = cells.count(axis=0), n_rows + len(block)
+            count += own
+            away = cells.mean(axis=0).filled(0.0) - mean
+            part = np.where(own > 0, own / np.maximum(count, 1), 0.0)
+            squares += cells.var(axis=0).filled(0.0) * own + away**2 * part * (count - own)
+            mean += away * part
+    names = data.columns or tuple(map(str, range(width)))
+    if empty := [name for name, cells in zip(names, count, strict=True) if not cells]:
+        raise InputError(f"every column must have cells that are not missing, got none in {shown(empty)}")
+    scale = np.sqrt(squares / count)
+    scale[scale == 0] = 1.0
+    reach = 2.0 * math.sqrt(n_rows)  # no cell is as many standard deviations from the mean
+    return CodeBook(
+        columns=data.columns,
+        offset=mean,
+        scale=scale,
+        low=mean - reach * scale,
+        high=mean + reach * scale,
+        bound=reach * math.sqrt(width),
+        found=(EXACT,) * width,
+        n_rows=n_rows,
+        rules=None if options.codebook is None else options.codebook.rules,
+        present=count / n_rows,
+    )
+
+
+def _fitted(options: Options, data: Data, run: Run) -> Result:
     fit, sources, solver = _Fit(options, data, run), data.sources, options.solver
     expected, treatment = fit.expected()
     rows: dict[str, LocalMoment] | dict[str, Survey]
@@ -294,13 +345,16 @@ def fit_data(options: Options, data: Data, run: Run) -> Result:
         counts = {name: silo.clipped for name, silo in rows.items() if isinstance(silo, Survey)}
         if run.on_clipped is not None and all(counts.values()):
             run.on_clipped({name: count for name, count in counts.items() if count is not None})
+    rules = data.rules
+    if rules is not None and options.rules is not None and not options.is_private:
+        rules = options.rules.completed(rules.columns)
     result = result_of(
         replace(outcome, privacy=replace(outcome.privacy, leak=leak)),
         options=options,
         treatment=treatment,
         feature_names=data.columns,
         solver=choice,
-        rules=data.rules,
+        rules=rules,
     )
     show_warnings(result, quiet=options.network is not None)  # communities have a verdict of their own
     return result

@@ -24,6 +24,7 @@ Ranges = tuple[tuple[float, float] | None, ...]
 MEAN_WEIGHT = 0.25
 """c of fits whose rows were centred before: their mean is small, and needs little of the budget."""
 
+EXACT = "mean and spread of all rows, not private"
 UNSETTLED = "spread below the noise"
 """How ``found`` ends for a column whose spread is hidden by noise."""
 

@@ -254,6 +254,12 @@ class TableRules:
         )
         return TableRules(rules=tuple(rules))
 
+    @property
+    def unfilled(self) -> "TableRules":
+        """The rules with no number for missing cells where the column's offset is to be found."""
+        known = (replace(rule, missing=None) if rule.missing == _OFFSET else rule for rule in self.rules)
+        return TableRules(rules=tuple(known))
+
     def as_content(self) -> dict[str, Any]:
         """Return the rules as a code book has them, by column."""
         return {rule.column: rule.as_content() for rule in self.rules}

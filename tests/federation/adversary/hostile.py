@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ground import WAIT_S, Ground, wait_for
+from ground import Ground, wait_for
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.core_cell import Message as CellMessage
 from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic, MessageHeaderKey
@@ -26,7 +26,7 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS
 from fedpower.federation.kits import COORDINATOR, Kit
 from fedpower.federation.links import APP, Links
-from fedpower.federation.runner import Runner, open_session
+from fedpower.federation.runner import Runner
 
 SILOS = ("north", "south", "east")
 HONEST = ("north", "south")
@@ -46,11 +46,7 @@ class Stage(Ground):
 
     def begin(self) -> None:
         self.start(COORDINATOR, *HONEST)
-        self.wait_for_honest()
-
-    def wait_for_honest(self) -> None:
-        with open_session(Kit(self.runner), patience=WAIT_S) as session:
-            wait_for(lambda: set(HONEST) <= set(session.status()["connected"]), "honest silos")
+        self.wait_until_connected(*HONEST)
 
     def tls(self, party: str) -> Path:
         return self.kits / party / TLS

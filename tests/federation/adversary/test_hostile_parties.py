@@ -65,7 +65,7 @@ def stage(tmp_path_factory):
 def survived(stage, tmp_path):
     """Run the study after the attack: it must end with the honest silos' result."""
     yield
-    stage.wait_for_honest()
+    stage.wait_until_connected(*HONEST)
     stage.honest_run(tmp_path / "honest")
 
 
@@ -141,7 +141,7 @@ def test_300_mb_a_flood_and_many_connections_of_one_silo_leave_room_for_the_othe
         for each in made:
             threading.Thread(target=each.join, daemon=True).start()
         time.sleep(2.0)
-        stage.wait_for_honest()
+        stage.wait_until_connected(*HONEST)
         for each in made:
             each.leave()
 
@@ -311,7 +311,7 @@ def test_silos_give_nothing_to_false_coordinators_nor_to_flare_s_own_server(stag
         CoreCell.ALL_CELLS.pop("server", None)
         cell.stop()
     stage.start(COORDINATOR)
-    stage.wait_for_honest()
+    stage.wait_until_connected(*HONEST)
     after = stage.record()
     assert after.charges == before.charges
     assert all(after.processes[name] == before.processes[name] for name in HONEST)
@@ -367,7 +367,7 @@ def test_a_hostile_coordinator_gets_each_number_once_and_nothing_else(stage, sur
         chair.leave()
         time.sleep(1.0)
         stage.start(COORDINATOR)
-        stage.wait_for_honest()
+        stage.wait_until_connected(*HONEST)
 
 
 def test_a_hostile_runner_gets_errors_reaches_no_silo_and_costs_nothing_more(stage, survived, tmp_path):
