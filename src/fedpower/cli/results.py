@@ -33,6 +33,7 @@ from fedpower.report.text import and_more, column, count, human_bytes, percent
 from fedpower.report.view import WORTH, cause_of_noise, findings, known_to_within, ledgers_left, less_noise
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem
+from fedpower.sums.survey import cells_warnings
 from fedpower.values import pl
 
 _ID_COLUMN = option("--id-column NAME", "Column of row ids, e.g. patient_id.")
@@ -218,8 +219,10 @@ def _scores_of(
         note(f"{file} has no column names: they are taken in the order of the fit")
     has_names = id_column is None or result.feature_names is not None
     tables = [result.select(source)] if has_names else []
-    with bar_of("rows", source.n_rows) as advance, every_problem(tables):
+    with bar_of("rows", source.n_rows) as advance, every_problem(tables, gaps=result.takes_gaps):
         yield counted(result.scored(source, id_column), advance)
+    for sentence in cells_warnings(source):
+        note(sentence, "Warning")
 
 
 def _flagged(result: Result, scores: Iterable["pl.DataFrame"], most: float) -> Iterator["pl.DataFrame"]:
