@@ -129,7 +129,11 @@ def every_problem(sources: Iterable[RowSource], *, gaps: bool = False) -> Iterat
         problems = {stored_table(source).name: _problems_of(source, gaps=gaps) for source in tables.values()}
         problems = {name: own for name, own in problems.items() if own}
         found = [*chain.from_iterable(problems.values())]
-        if len(found) < 2 and not any(problem.got == "other words" for _, problem, *_ in found):
+        if len(found) < 2:
+            for column, problem, count, sentence in found:
+                if problem.got == "other words" and count > 1:  # not only in the first row
+                    ending = sentence.removeprefix(f"column '{column}'")
+                    raise CellError(f"column '{column}' of {next(iter(problems))}{ending}") from None
             raise
         kinds: dict[str, list[tuple[str, Problem, int]]] = {}
         for column, problem, count, _ in found:
