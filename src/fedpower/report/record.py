@@ -128,6 +128,7 @@ class Record(Part, frozen=True):
     privacy: PrivacyStatement
     angles: AngleRecord | None = None
     absent: list[str] = msgspec.field(default_factory=list)
+    unused: dict[str, str] = msgspec.field(default_factory=dict)  # columns without a rule, and why
     row_bound: float | None = None
     clipping: Clipping | None = None
     scores: ScoreRecord | None = None

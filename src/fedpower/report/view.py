@@ -202,12 +202,23 @@ def component_names(places: Sequence[int]) -> str:
     return listed(and_more(words))
 
 
+def unused_columns(fit: "Result") -> str:
+    """Return which columns were not used, and why."""
+    return listed(and_more([f"{name} ({why})" for name, why in fit.record.unused.items()]))
+
+
+def rough_columns(fit: "Result") -> list[str]:
+    """Return the columns whose spread is hidden by noise, so that their scale is a rough estimate."""
+    found = () if fit.record.book is None else fit.record.book.found
+    return [name for name, how in zip(fit.names, found, strict=False) if how.endswith(UNSETTLED)]
+
+
 def cause_of_noise(fit: "Result") -> str | None:
     """Return why nothing is determined and what would help; None where something is."""
     record = fit.record
     if not record.privacy.is_private or fit.has_directions:
         return None
-    flat = [] if record.book is None else [found for found in record.book.found if found.endswith(UNSETTLED)]
+    flat = rough_columns(fit)
     if 2 * len(flat) > fit.n_features:
         few = f"the spread of {len(flat)} of {text.count(fit.n_features, 'column')} is below the noise"
         return f"the likely cause is the columns: {few}; drop constant columns, or set narrower ranges"
