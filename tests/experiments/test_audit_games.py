@@ -61,6 +61,7 @@ def test_the_worlds_are_as_far_apart_as_the_price_list_says(mode, center, more):
 def test_the_product_s_own_noise_is_not_accused(mode, center):
     more = {"n_runs": 60, "epsilon": 10.0} if mode == "secure" else {"n_runs": 150}
     report = audit_mode(mode, center=center, **TERMS | more)
+    assert report.epsilon_lower == epsilon_of(report.mu_lower, 1e-5)
     assert report.verdict == "no violation found"
     assert not report.violation
     assert report.epsilon_lower <= report.exact_epsilon <= report.claimed_epsilon

@@ -77,20 +77,14 @@ _N_THRESHOLDS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditResult:
-    """What scores show; each bound holds with probability `confidence` over the runs."""
+class AuditReport:
+    """What an audit of one noise mode found; bounds hold with probability `confidence` over the runs."""
 
     epsilon_lower: float
     mu_lower: float
     n_runs: int
     delta: float
     confidence: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditReport(AuditResult):
-    """What an audit of one noise mode found."""
-
     mode: _Mode
     center: bool
     n_steps: int
@@ -120,28 +114,19 @@ class AuditReport(AuditResult):
         return "VIOLATION" if self.violation else "no violation found"
 
 
-def audit_scores(
-    scores0: ArrayLike, scores1: ArrayLike, *, delta: float, confidence: float = 0.95
-) -> AuditResult:
+def audit_scores(scores0: ArrayLike, scores1: ArrayLike, *, confidence: float = 0.95) -> float:
+    """Return the lower bound of μ that scores in both worlds show."""
     worlds = [np.asarray(scores, dtype=np.float64).ravel() for scores in (scores0, scores1)]
     n = min(world.size for world in worlds)
     if n < 20 or not all(np.isfinite(world).all() for world in worlds):
         raise InputError(f"an audit must have 20 finite scores of each data set, got {n}; run it longer")
-    between = 0 < confidence < 1 and 0 < delta < 1
-    require(between, "confidence and delta", "between 0 and 1", (confidence, delta), "use 0.95 and 1e-06")
+    require(0 < confidence < 1, "confidence", "between 0 and 1", confidence, "use 0.95")
     # One half of the runs chooses the threshold, the other is counted: a bound must not be tuned.
     tuning = [np.sort(world[: n // 2]) for world in worlds]
     counted = [np.sort(world[n // 2 :]) for world in worlds]
     thresholds = np.quantile(np.concatenate(tuning), np.linspace(0, 1, _N_THRESHOLDS + 2)[1:-1])
     best = int(np.argmax(_mu_bounds(tuning, thresholds, confidence)))
-    mu_lower = max(0.0, float(_mu_bounds(counted, thresholds[[best]], confidence)[0]))
-    return AuditResult(
-        epsilon_lower=epsilon_of(mu_lower, delta),
-        mu_lower=mu_lower,
-        n_runs=n,
-        delta=delta,
-        confidence=confidence,
-    )
+    return max(0.0, float(_mu_bounds(counted, thresholds[[best]], confidence)[0]))
 
 
 def _mu_bounds(worlds: list[Array], thresholds: Array, confidence: float) -> Array:
@@ -397,8 +382,13 @@ def audit_mode(
     game = Game(replace(study, epsilon=real), n_rows, source or SystemNoise(), is_secure=is_secure)
     promised = _budget(replace(game.study, epsilon=epsilon))
     started = time.perf_counter()
-    scores = game.play(n_runs, on_progress)
+    mu_lower = audit_scores(*game.play(n_runs, on_progress), confidence=confidence)
     return AuditReport(
+        epsilon_lower=epsilon_of(mu_lower, delta),
+        mu_lower=mu_lower,
+        n_runs=n_runs,
+        delta=delta,
+        confidence=confidence,
         mode=mode,
         center=center,
         n_steps=n_steps if mode in ("step", "paper", "clipped") else 1,
@@ -407,7 +397,6 @@ def audit_mode(
         claimed_epsilon=epsilon,
         exact_epsilon=epsilon_of(promised.study_mu, promised.left_delta),
         reachable_epsilon=epsilon_of(game.mu, promised.left_delta),
-        **asdict(audit_scores(*scores, delta=delta, confidence=confidence)),
         seconds=time.perf_counter() - started,
         unit=unit,
     )
