@@ -224,6 +224,5 @@ def test_rounds_are_those_of_the_equations(p, n_steps):
 def test_explicit_steps_are_taken_as_they_are():
     assert rounds(Schedule(explicit=(2, 5, 9)), 7) == (2, 5)
     assert rounds(Schedule(explicit=(10,)), 10) == (10,)
-    assert Schedule(explicit=(4,)).last_step == 4
     with pytest.raises(InputError, match="local_steps must be at least 1, got 0"):
         Schedule(local_steps=0)

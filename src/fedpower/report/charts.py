@@ -96,18 +96,14 @@ def arrows(first: Numbers, second: Numbers, names: Sequence[str]) -> list[tuple[
         for others, (dx, dy, anchor, before) in product(([*taken, *lines], [*taken]), places):
             left = dx - before * _LETTER * len(label)
             box = _boxes(x, y, (left, dy - 11, left + _LETTER * len(label), dy + 4))
-            if box.min() >= 0 and (box <= _SIDES).all() and not _covers(box, np.array(others)):
+            around = np.array(others)
+            overlaps = (box[:, :2] < around[..., 2:]) & (around[..., :2] < box[:, 2:])
+            if box.min() >= 0 and (box <= _SIDES).all() and not overlaps.all(axis=-1).any():
                 taken.append(box)
                 arrow = (place, x, y, label, dx, dy, anchor)
                 break
         drawn.append(arrow)
     return drawn
-
-
-def _covers(box: Any, others: Any) -> bool:
-    """Return whether a box overlaps one of others in any size of the picture."""
-    both = (box[:, :2] < others[..., 2:]) & (others[..., :2] < box[:, 2:])
-    return bool(both.all(axis=-1).any())
 
 
 def _boxes(x: float, y: float, around: Numbers) -> Any:
