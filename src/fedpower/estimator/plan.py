@@ -146,7 +146,9 @@ def _recommended(chosen: Candidate, ways: Iterable[Candidate]) -> str:
         secure = errors.get("secure")
         if secure is not None and secure < error and _angle(secure) != _angle(error):
             cost.append(f"or {_angle(secure)} with aggregation='secure'")
-    return f"solver {chosen.solver}, {', '.join(cost)}" if cost else f"solver {chosen.solver}"
+    solver = f"solver {chosen.solver}"
+    solver = f"one upload per silo ({solver})" if chosen.solver == "upload" else solver
+    return ", ".join([solver, *cost])
 
 
 def _angle(sine: float) -> str:
