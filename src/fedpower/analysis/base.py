@@ -173,7 +173,7 @@ class Analysis(BaseEstimator):
             size = "less than 0.1%" if share < 0.001 else f"about {share:.1%}"
             yield (
                 f"Intervals and tests do not cover clipping, which removed {size} of the rows' squared "
-                "length: they are right less often than their level says."
+                f"length: true coverage is below {100 * self.level:g}%."
             )
 
 

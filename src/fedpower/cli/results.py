@@ -161,14 +161,14 @@ def _compare(a: Path, b: Path, *, as_json: bool) -> None:
         sizes = {"a": str(a), "b": str(b), "n_features": len(one), "n_components": list(ranks)}
         print_json({**sizes, **plain(found), "sin_theta": float(sines[-1])})
         return
-    headings = ("", "angle", "sin θ", "|cosine| of the components")
+    headings = ("", "angle of the spans", "sin θ", "|cosine| of the components")
     rows = [
         (f"{place}", f"{round(angle, 4):g}°", f"{sine:.1e}", f"{cosine:.6f}")
         for place, (angle, sine, cosine) in enumerate(zip(angles, sines, cosines, strict=True), 1)
     ]
     print_table(None, headings, rows, numbers=headings)
     largest = f"{round(angles[-1], 4):g}° (sin θ = {sines[-1]:.1e})"
-    say(f"The largest principal angle between {a} and {b} is {largest}.")
+    say(f"The largest principal angle between the spans of all components of {a} and {b} is {largest}.")
     if angles[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
         say("Components of nearly equal variance may turn in their plane: trust the angles, not the cosines.")
 
