@@ -16,6 +16,7 @@ from fedpower.exceptions import InputError
 from fedpower.files import new_file
 from fedpower.linalg import orth, principal_angles
 from fedpower.privacy.statement import featured_as
+from fedpower.report import view
 from fedpower.report.comparing import column_order, read_axes
 from fedpower.report.export import (
     score_picture,
@@ -30,7 +31,6 @@ from fedpower.report.export import (
 from fedpower.report.record import REPORT, Record, plain
 from fedpower.report.result import EIGENVALUES, Result, read_result
 from fedpower.report.text import and_more, column, count, human_bytes, percent
-from fedpower.report.view import WORTH, cause_of_noise, findings, known_to_within, ledgers_left, less_noise
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem
 from fedpower.sums.survey import cells_warnings
@@ -73,13 +73,13 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
     """Print what was found from what, what is promised, and where the result is."""
     if as_json:
         numbers = {name: plain(getattr(result, name)) for name in _NUMBERS}
-        every = dict.fromkeys(Record.__struct_fields__) | {"absent": []} | result.run | numbers
+        every = dict.fromkeys(Record.__struct_fields__) | {"absent": [], "unused": {}} | result.run | numbers
         print_json({"result": str(folder), **{name: every[name] for name in every if name != "sha256"}})
         return
     record, promise, clipping = result.record, result.privacy, result.record.clipping
     headings = ["", "variance", "share", "known to within (90%)"]
     cells = (column(result.denoised_variance.tolist(), 3), map(percent, result.denoised_variance_ratio))
-    rows = list(zip(result.score_names, *cells, known_to_within(result), strict=True))
+    rows = list(zip(result.score_names, *cells, view.known_to_within(result), strict=True))
     shown = rows if verbose else rows[:_MOST_COMPONENTS]
     columns = 4 if result.component_angles.any() else 3  # an exact fit has no angles
     print_table(None, headings[:columns], [row[:columns] for row in shown], numbers=headings[1:3])
@@ -94,17 +94,18 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
     say(
         *([f"  and {hidden} more: --verbose or {folder / EIGENVALUES}"] if hidden else []),
         f"{', '.join(sizes)}{record.without}.{clipped}",
+        *([f"Not used: {view.unused_columns(result)}."] if record.unused else []),
     )
     say(
-        f"{promise.brief}{ledgers_left(result) if promise.is_private else ''}",
+        f"{promise.brief}{view.ledgers_left(result) if promise.is_private else ''}",
         alarming=not promise.is_private,
     )
     say(f"Report: {folder / REPORT}")
-    if (cause := cause_of_noise(result)) is not None:
+    if (cause := view.cause_of_noise(result)) is not None:
         say(f"No component is determined: {in_options(cause)}.")
     if record.parameters.get("network") is not None:
         say(f"Next: fedpower analyze communities {folder} -k K")
-    elif (times := less_noise(result)) > WORTH:
+    elif (times := view.less_noise(result)) > view.WORTH:
         say(f"Hint: --aggregation secure would make the noise {times:.1f} times smaller.")
     if verbose:
         _print_details(result)
@@ -116,7 +117,7 @@ _MOST_COMPONENTS, _SOME = 10, 0.01
 def _print_details(result: Result) -> None:
     """Print the details of a result."""
     record, solver, things = result.record, result.solver, f"{result.record.counted}s"
-    say("", *findings(result))
+    say("", *view.findings(result))
     sizes = ", ".join(f"{silo.name} ({silo.rows or '?'} {things})" for silo in record.silos)
     names = f" ({', '.join(and_more(result.feature_names))})" if result.feature_names else ""
     say(
@@ -125,6 +126,8 @@ def _print_details(result: Result) -> None:
         f"Rounds: {record.n_rounds}, with {human_bytes(record.bytes_up)} up and "
         f"{human_bytes(record.bytes_down)} down.",
     )
+    if rough := view.rough_columns(result):
+        say(f"Spread estimated roughly, as it is below the noise: {', '.join(and_more(rough))}.")
     counts = result.score_counts
     if counts is not None:
         bins = counts.edges.shape[1] - 1
@@ -150,14 +153,14 @@ def _compare(a: Path, b: Path, *, as_json: bool) -> None:
         sizes = {"a": str(a), "b": str(b), "n_features": len(one), "n_components": list(ranks)}
         print_json({**sizes, **plain(found), "sin_theta": float(sines[-1])})
         return
-    headings = ("", "angle", "sin θ", "|cosine| of the components")
+    headings = ("", "angle of the spans", "sin θ", "|cosine| of the components")
     rows = [
         (f"{place}", f"{round(angle, 4):g}°", f"{sine:.1e}", f"{cosine:.6f}")
         for place, (angle, sine, cosine) in enumerate(zip(angles, sines, cosines, strict=True), 1)
     ]
     print_table(None, headings, rows, numbers=headings)
     largest = f"{round(angles[-1], 4):g}° (sin θ = {sines[-1]:.1e})"
-    say(f"The largest principal angle between {a} and {b} is {largest}.")
+    say(f"The largest principal angle between the spans of all components of {a} and {b} is {largest}.")
     if angles[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
         say("Components of nearly equal variance may turn in their plane: trust the angles, not the cosines.")
 
@@ -172,7 +175,7 @@ def _compare(a: Path, b: Path, *, as_json: bool) -> None:
     _ID_COLUMN,
     option("--outliers SD", "Add a column that flags rows beyond so many SD on a component, e.g. 6.", float),
     option("--plot FILE", "Plot the first two scores of every row as an .svg file."),
-    f"{READING} force as_json quiet",
+    f"{READING} force as_json quiet verbose",
 )
 def transform(result: Path, file: Path, **given: Any) -> None:
     """Project the rows of FILE onto the components of a RESULT folder.
