@@ -14,11 +14,6 @@ _Any = TypeVar("_Any", bound=np.generic)
 
 _ORTHONORMAL_TOLERANCE = 1e-6  # how far from the identity ``ZᵀZ`` may be, entry by entry
 
-TALL = 8192
-"""From so many rows on, what can be had from the small matrix YᵀY is: Y is read once and not r times."""
-
-_SAFE_GRAM = 1e-10  # least eigenvalue of YᵀY, its columns made unit ones, from which its factor is trusted
-
 
 def orth(product: Array) -> Array:
     """Return an orthonormal basis Z of the columns of ``product`` by QR [FP eq. 2.1].
@@ -26,37 +21,9 @@ def orth(product: Array) -> Array:
     R has a non-negative diagonal: for full column rank the factor is unique. A rank-deficient product still
     gives orthonormal columns: Householder QR completes the basis.
     """
-    if len(product) >= TALL and (tall := _cholesky_qr(product)) is not None:
-        return tall
     basis, triangle = np.linalg.qr(product)
     signs = np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
     return np.ascontiguousarray(basis * signs)
-
-
-def _cholesky_qr(columns: Array) -> Array | None:
-    """Return the same factor by Cholesky's of YᵀY; None where columns nearly depend.
-
-    Once leaves columns orthonormal to about eps over the least eigenvalue of YᵀY, twice to a few eps
-    [Yamamoto et al. 2015]. Both triangles have positive diagonals, so it is the factor of `orth`.
-    """
-    for _ in range(2):
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            gram = columns.T @ columns
-            lengths = np.sqrt(np.diagonal(gram))
-            unit = gram / np.outer(lengths, lengths)
-        in_range = (lengths > 1e-140) & (lengths < 1e140)
-        if not in_range.all() or np.linalg.eigvalsh(unit)[0] < _SAFE_GRAM:
-            return None
-        columns = columns @ (np.linalg.inv(np.linalg.cholesky(unit).T) / lengths[:, np.newaxis])
-    return columns
-
-
-def spectral_norm(matrix: Array) -> float:
-    """Return ‖matrix‖₂, the largest singular value."""
-    peak = max(float(matrix.max(initial=0.0)), -float(matrix.min(initial=0.0)))
-    if len(matrix) < TALL or not 1e-140 < peak < 1e140:  # squares leave float64, or the matrix is zero
-        return float(np.linalg.norm(matrix, 2))
-    return float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix)[-1]))
 
 
 def is_orthonormal(basis: Array, tolerance: float = _ORTHONORMAL_TOLERANCE) -> bool:
@@ -97,7 +64,7 @@ ALIGNMENTS: dict[Alignment, Callable[[Array, Array], Array]] = {
 def sin_theta(basis: Array, target: Array) -> float:
     """Return sin θ_k = ‖(I − ZZᵀ)U_k‖₂ of orthonormal Z and U_k [FP eq. 2.6]."""
     residual = target - basis @ (basis.T @ target)
-    return min(spectral_norm(residual), 1.0)
+    return min(float(np.linalg.norm(residual, 2)), 1.0)
 
 
 def principal_angles(first: Array, second: Array) -> Array:
@@ -109,7 +76,7 @@ def principal_angles(first: Array, second: Array) -> Array:
 
 def misalignment(aligned: Sequence[Array], reference: Array) -> float:
     """Return ρ_t = max_i ‖Z_t^(i) D^(i) − Z_t^(1)‖₂ for already rotated bases [FP eq. 3.3]."""
-    return float(max(spectral_norm(basis - reference) for basis in aligned))
+    return float(max(np.linalg.norm(basis - reference, 2) for basis in aligned))
 
 
 # --- symmetric matrices: the triangle that is sent, Ritz pairs, their error, new directions ---

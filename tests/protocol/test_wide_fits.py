@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from scipy import sparse
 
 from fedpower import CodeBook, FedPCA
-from fedpower.linalg import TALL, is_orthonormal, moment_factor, orth, sin_theta, spectral_norm
+from fedpower.linalg import moment_factor, orth, sin_theta
 from fedpower.protocol.messages import AskMoment, Message
 from fedpower.protocol.receiving import problem_with
-from fedpower.protocol.solvers.products import Answers
+from fedpower.protocol.solvers.products import TALL, Answers
 from problems import Array
 from runs import averaged_product, make_silos, run
 
@@ -49,7 +49,7 @@ def test_few_wide_rows_take_one_round_and_give_the_pooled_eigenpairs(center):
     assert solution.converged
     assert solution.values == pytest.approx(values[:6], rel=1e-10)
     assert sin_theta(solution.vectors[:, :3], vectors[:, :3]) < 1e-10
-    assert is_orthonormal(solution.basis, 1e-12)
+    np.testing.assert_allclose(solution.basis.T @ solution.basis, np.eye(solution.basis.shape[1]), atol=1e-12)
     assert solution.total_variance == pytest.approx(values.sum(), rel=1e-10)
     by_share, _ = run(parts, rank=0.9, center=center)
     assert by_share.rank == 1 + np.searchsorted(np.cumsum(values) / values.sum(), 0.9, side="right")
@@ -129,24 +129,6 @@ def test_what_is_no_factor_is_set_aside():
         silo.answer(replace(ask, body=AskMoment(label="covariance"))).body,
     ):
         assert problem(spoilt) is not None, spoilt
-
-
-@pytest.mark.parametrize("spoil", ["zero", "equal", "nearly equal", "huge", "tiny"])
-def test_a_tall_basis_is_orthonormal_whatever_the_columns(spoil):
-    rng = np.random.default_rng(0)
-    tall = rng.standard_normal((TALL + 1, 4))
-    if spoil == "zero":
-        tall[:, 2] = 0.0
-    elif spoil == "equal":
-        tall[:, 2] = tall[:, 1]
-    elif spoil == "nearly equal":
-        tall[:, 2] = tall[:, 1] * (1 + 1e-12 * tall[:, 0])
-    else:
-        tall *= 1e200 if spoil == "huge" else 1e-200
-    basis = orth(tall)
-    assert is_orthonormal(basis, 1e-12)
-    assert (np.diagonal(basis.T @ tall) >= -1e-9 * np.abs(tall).max()).all()
-    assert spectral_norm(tall) == pytest.approx(float(np.linalg.norm(tall, 2)), rel=1e-12)
 
 
 @pytest.mark.parametrize("noise", [1e-3, 1e-2, 0.1])

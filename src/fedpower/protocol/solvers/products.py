@@ -7,11 +7,12 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fedpower.linalg import DEPENDENT, TALL, Array, orth, product_noise, rayleigh_ritz, sin_theta
+from fedpower.linalg import DEPENDENT, Array, orth, product_noise, rayleigh_ritz, sin_theta
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import LocalSteps, frozen, read_only
 from fedpower.protocol.solvers.shared import Steps, StepSettings, shares, weighted_sum
 
+TALL = 8192  # from so many columns on, answers are kept in float32, and the record keeps none
 _TRIES = 3  # so often a question is asked in which somebody is silent
 
 
