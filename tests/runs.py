@@ -1,14 +1,13 @@
 """A network in a test's hand: keeps every message, is late, or loses silos that differ."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import carriers
-from carriers import Asking, in_turn
 from fedpower.linalg import orth
-from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.coordinator import Arrived, Coordinator
 from fedpower.protocol.messages import AskSteps, Message
 from fedpower.protocol.silo import ExactReleases, Silo
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, Solution, SolverSettings
@@ -44,9 +43,9 @@ def make_coordinator(
 def drive(coordinator: Coordinator, silos: Mapping[str, Any]) -> list[Message]:
     asked: list[Message] = []
 
-    def ask(questions: tuple[Message, ...]) -> Asking:
+    def ask(questions: tuple[Message, ...]) -> Iterator[Arrived]:
         asked.extend(questions)
-        return in_turn(silos)(questions)
+        return carriers.in_turn(silos)(questions)
 
     carriers.drive(coordinator, ask)
     return asked
@@ -127,7 +126,7 @@ def drive_late(
     coordinator = make_coordinator(silos, settings, rng=np.random.default_rng(seed), min_silos=min_silos)
     order, dead = np.random.default_rng(seed + 1), dead_from or {}
 
-    def ask(questions: tuple[Message, ...]) -> Asking:
+    def ask(questions: tuple[Message, ...]) -> Iterator[Arrived]:
         places = order.permutation(len(questions)) if late else range(len(questions))
         for question in (questions[place] for place in places):
             if question.round < dead.get(question.silo, 10_000):

@@ -10,19 +10,14 @@ from scipy import stats
 
 from fedpower.linalg import (
     ALIGNMENTS,
-    NoisedProduct,
     complement,
-    fix_signs,
     goe_quantile,
     is_orthonormal,
-    joint_subspace,
-    leading_pairs,
     lower_of,
     orth,
     principal_angles,
     product_noise,
     rayleigh_ritz,
-    ritz_pairs,
     rounding_level,
     sin_theta,
     spectrum_and_leading,
@@ -80,23 +75,6 @@ def test_the_distances_agree_with_each_other(seed):
     assert sin_theta(first, first[:, :2]) < 1e-12  # a wider basis needs only to contain the target
 
 
-@given(seeds)
-def test_ritz_pairs_of_an_invariant_subspace_are_eigenpairs(seed):
-    vectors = random_basis(seed, 6, 6)
-    values = np.array([6.0, 5, 4, 3, 2, 1])
-    moment = vectors * values @ vectors.T
-    before = vectors[:, :3] @ random_basis(seed + 1, 3, 3)
-    product = (moment + 0.5 * np.eye(6)) @ before
-    got, columns = ritz_pairs(orth(product), product, shift=0.5)
-    np.testing.assert_allclose(got, [6, 5, 4], atol=1e-10)
-    np.testing.assert_allclose(np.abs(columns.T @ vectors[:, :3]), np.eye(3), atol=1e-8)
-
-
-def test_signs_are_decided_by_the_largest_loading():
-    vectors = np.array([[0.1, -0.9], [-0.9, 0.1]])
-    np.testing.assert_array_equal(fix_signs(vectors), [[-0.1, 0.9], [0.9, -0.1]])
-
-
 def test_a_basis_with_a_non_finite_entry_is_not_orthonormal():
     for entry, is_sound in ((0.0, True), (np.nan, False), (np.inf, False)):
         basis = np.eye(4)[:, :2].copy()
@@ -151,16 +129,6 @@ def test_a_complement_leaves_out_what_is_negligible_or_depends_on_the_rest():
     assert complement(basis, basis, 2, 1e-14).shape == (D, 0)
 
 
-@pytest.mark.parametrize("n_products", [4, 40])
-def test_leading_pairs_are_those_of_an_indefinite_operator(n_products):
-    matrix = symmetric(3)
-    start = orth(symmetric(4))[:, :3]
-    values, vectors = leading_pairs(lambda block: matrix @ block, start, n_products)
-    expected, truth = np.linalg.eigh(matrix)
-    np.testing.assert_allclose(values, expected[::-1][:3], atol=1e-12)
-    assert sin_theta(vectors, truth[:, -3:]) < 1e-12
-
-
 def test_the_error_of_a_product_is_told_by_its_asymmetry():
     matrix, basis = symmetric(5, 60), orth(symmetric(6, 60))[:, :20]
     exact = matrix @ basis
@@ -207,27 +175,3 @@ def test_large_matrices_come_to_the_tracy_widom_law():
     n, upper = 2000, 2.0234  # its 99% quantile
     limit = math.sqrt(2 * n) + upper * n ** (-1 / 6) / math.sqrt(2)
     assert goe_quantile(n, 0.01) == pytest.approx(limit, rel=3e-4)
-
-
-def products(rng: np.random.Generator, dim: int, widths: tuple[int, ...]) -> list[NoisedProduct]:
-    """Of diag(4, 3, 2, 1, …, 1) with bases that come nearer, and little noise."""
-    spectrum = np.ones(dim)
-    spectrum[:3] = 4.0, 3.0, 2.0
-    found = []
-    for step, width in enumerate(widths):
-        near = np.eye(dim, width) + rng.standard_normal((dim, width)) / (step + 1)
-        basis = np.linalg.qr(near)[0]
-        noised = spectrum[:, np.newaxis] * basis + 0.05 * rng.standard_normal(basis.shape)
-        found.append(NoisedProduct(product=noised, basis=basis, precision=400.0))
-    return found
-
-
-def test_passes_are_made_in_the_span_of_the_products_and_give_what_all_columns_give():
-    """The same fit, to rounding; fourteen thousand columns cost one factorisation, not sixty."""
-    shown = products(np.random.default_rng(5), 60, (4, 4, 3))
-    (wide,) = products(np.random.default_rng(6), 60, (30,))  # that says next to nothing
-    whole = joint_subspace([*shown, wide._replace(precision=1e-24)], rank=3, level=1.0)
-    narrow = joint_subspace(shown, rank=3, level=1.0)
-    assert sin_theta(narrow.basis, whole.basis) < 1e-6
-    np.testing.assert_allclose(narrow.captured, whole.captured, rtol=1e-6)
-    np.testing.assert_allclose(np.abs(narrow.core), np.abs(whole.core), rtol=1e-5, atol=1e-6)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tiers import FAST, IMPORT_TORCH, NAMED, TIERS, is_left_alone
+from tiers import FAST, IMPORT_TORCH, TIERS
 
 ROOT = Path(__file__).parents[1]
 AT_THE_TOP = re.compile(r"^(\S.* = )?(import|from|pytest\.importorskip\(.) ?(torch|triton)\b", re.MULTILINE)
@@ -26,18 +26,3 @@ def test_pytorch_is_imported_at_the_top_of_its_own_tests_alone():
     for path in sorted((ROOT / "tests").rglob("*.py")):
         if path.name not in IMPORT_TORCH:
             assert not AT_THE_TOP.search(path.read_text(encoding="utf-8")), path
-
-
-def test_a_tier_imports_the_files_that_name_it_and_leaves_the_others_alone():
-    whole, one = "pytestmark = pytest.mark.audits", "@pytest.mark.audits\ndef test_it(): ..."
-    for text in (whole, one):
-        assert not is_left_alone(text, "audits")
-        assert not is_left_alone(text, "audits and not pages")
-        assert is_left_alone(text, "slow")
-        assert is_left_alone(text, "audits and pages")
-        for chosen in (NAMED, "not slow", "slow or audits", "not (slow and pages)"):
-            assert not is_left_alone(text, chosen)
-    assert is_left_alone(whole, FAST)
-    assert is_left_alone("pytestmark = [\n    pytest.mark.audits,\n]", FAST)
-    assert not is_left_alone(one, FAST)
-    assert not is_left_alone("def test_it(): ...", FAST)

@@ -144,7 +144,7 @@ def test_tests_of_means_are_z_tests_and_with_factors_those_of_the_residuals(rele
     [
         (FactorAnalysis(5), "n_factors must be a whole number k"),
         (FactorAnalysis(1, rotation="oblique"), "rotation must be one of 'varimax', 'none'"),  # type: ignore[arg-type]
-        (Regression("weight"), "a column must be one of the covariance's, got 'weight'"),
+        (Regression("weight"), "the covariance has no column 'weight'"),
         (Regression("age", alpha=-1), "alpha must be 0 or more"),
         (Regression("age", predictors=["age"]), "predictors must be columns other than the target"),
         (

@@ -301,7 +301,7 @@ node start kits/north lost.toml | lost.ledger
 node approve kits/north lost.toml | fedpower ledger create
 node start kits/north lungs.toml | got the ledger of data set 'heart'; use
 node start kits/north changed.toml | version '1' in its ledger, got other data
-node start kits/south south.toml | must be a file that exists, got none
+node start kits/south south.toml | no such file
 study run elsewhere/study.toml | must be a kit made by
 study run study.toml --kit kits/north | the kit of the runner, got the kit of 'north'
 study run other.toml --kit kits/runner | --kit must be of study

@@ -65,6 +65,15 @@ def test_columns_are_chosen_and_left_out_and_a_fraction_chooses_the_components(h
     assert load("less").explained_variance_ratio.sum() > 0.6
 
 
+def test_columns_that_are_not_used_are_named_with_the_reason(here):
+    words = shlex.split("--drop hdl --extra-columns drop --epsilon inf -k 1 -o less")
+    said = succeed("fit", "north.csv", "everybody.csv", *words)
+    unused = load("less").run["unused"]
+    assert unused == {"site": "not in north", "hdl": "--drop"}
+    assert "Not used: site (not in north) and hdl (--drop)." in said.stdout
+    assert "Not used: site (not in north) and hdl (--drop)." in Path("less/report.html").read_text("utf-8")
+
+
 def test_options_reach_the_estimator(here):
     options = shlex.split(
         "--schedule decaying --local-steps 3 --n-steps 7 --tol 0 --alignment sign --reference broadcast "

@@ -20,7 +20,7 @@ def test_a_table_tells_every_way_and_the_one_to_be_taken():
     words = (*FACTS, "--no-standardize", "--gap", "0.05")
     first, recommended, *_ = invoke(*words).splitlines()
     assert first.startswith("4 silos, 20,000 rows, 30 columns; ε = 1, δ = ")
-    assert recommended.startswith("Recommended: solver ")
+    assert recommended.startswith("Recommended: one upload per silo (solver upload), ")
     assert "expected error 4° without clipping, or 2° with --aggregation secure" in recommended
     alike = ("--n-features", "7", "--rows", "3x50000", "-k", "3", "--epsilon", "2", "--gap", "0.05")
     assert "expected error 1° without clipping." in invoke(*alike)
@@ -65,7 +65,7 @@ def test_a_guess_is_in_the_units_of_the_rows_where_their_bound_is_given():
     for left, right in zip(one["candidates"], other["candidates"], strict=True):
         assert left["error"] == pytest.approx(right["error"])
     out = invoke(*FACTS, "--row-norm", "1", "--gap", "0.05", "--error", "0.1")
-    assert "A predicted sin θ of 0.1 needs epsilon=0.61 with these 20,000 rows" in out
+    assert "A predicted sin θ of 0.1 needs ε = 0.61 with these 20,000 rows" in out
 
 
 def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path):

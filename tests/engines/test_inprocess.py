@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import threadpoolctl
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fedpower.engines.inprocess import Pace, available_cores, blas_threads, read_silos, run_in_process
+from fedpower.engines.inprocess import available_cores, blas_threads, read_silos, run_in_process
 from fedpower.exceptions import InputError, ProtocolError
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.messages import Message
@@ -106,19 +104,6 @@ def test_edges_are_read_where_the_study_protects_edges_of_that_weight_alone() ->
 
 LONG = 300.0
 """Seconds that no test waits for: a round that ends does so for another reason."""
-
-seconds = st.floats(0, 1e6)
-
-
-@given(seconds, seconds, seconds, seconds)
-def test_the_earlier_of_deadline_and_grace_ends_the_round(deadline, grace, elapsed, since):
-    """The deadline counts from the round's opening, grace from when enough had answered."""
-    by_deadline, by_grace = max(0.0, deadline - elapsed), max(0.0, grace - since)
-    assert Pace().left(elapsed, since) is None
-    assert Pace(grace=grace).left(elapsed, None) is None
-    assert Pace(deadline=deadline).left(elapsed, since) == by_deadline
-    assert Pace(grace=grace).left(elapsed, since) == by_grace
-    assert Pace(deadline=deadline, grace=grace).left(elapsed, since) == min(by_deadline, by_grace)
 
 
 @contextmanager

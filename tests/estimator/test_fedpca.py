@@ -193,7 +193,7 @@ def test_with_a_large_budget_a_private_fit_nears_the_exact_one(noise, solver, er
         np.testing.assert_allclose(getattr(private, name), getattr(wanted, name), rtol=error)
     np.testing.assert_allclose(private.mean_, wanted.mean_, atol=0.05)
     assert private.privacy_.is_private
-    assert "epsilon=20" in str(private.privacy_)
+    assert "ε = 20" in str(private.privacy_)
 
 
 ROWS = rows_of(3_000, 6, seed=1)

@@ -99,7 +99,7 @@ def test_the_statement_speaks_of_persons_and_of_several_silos(private, tmp_path)
     assert "The column 'patient_id' identifies the person of each row" in said
     both = epsilon_of(model.privacy_.protections[0].mu * math.sqrt(2), 1e-6)
     assert both == pytest.approx(1.455, abs=5e-4)
-    assert "Two silos together give at most epsilon=1.455 at delta=1e-06" in said
+    assert "Two silos together give at most ε = 1.455 at δ = 1e-06" in said
     found = load(model.save(tmp_path / "result"))
     assert (found.study, str(found.privacy)) == (model.study_, said)
     page = (tmp_path / "result" / "report.html").read_text()

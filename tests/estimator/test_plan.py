@@ -135,15 +135,15 @@ def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it()
         # Two digits, rounded up: a tenth less of the first is not enough.
         assert predicted(needed.epsilon, 10_000) <= wanted < predicted(needed.epsilon * 0.85, 10_000)
         assert predicted(1.0, needed.n_rows) <= wanted < predicted(1.0, int(needed.n_rows * 0.85))
-        assert f"needs epsilon={needed.epsilon:g} with" in needed.sentence
-        assert f"{needed.n_rows:,} rows at epsilon=1" in needed.sentence
+        assert f"needs ε = {needed.epsilon:g} with" in needed.sentence
+        assert f"{needed.n_rows:,} rows at ε = 1" in needed.sentence
 
 
 def test_an_error_that_no_epsilon_gives_is_said_to_be_out_of_reach():
     model = FedPCA(K, epsilon=1.0, codebook=CodeBook(row_norm=1.0))
     made = planned(options_of(model), sizes=[300], n_features=D, spectrum=[0.1, 0.05, 0.04, 0.01], error=1e-3)
     assert made.needed.epsilon is None
-    assert "more than epsilon=20 with these 300 rows" in made.needed.sentence
+    assert "more than ε = 20 with these 300 rows" in made.needed.sentence
     unknown = planned(options_of(model), sizes=[300], n_features=D, error=0.1)
     assert unknown.needed is None
     assert "what an error of 0.1 takes" in unknown.missing

@@ -64,7 +64,7 @@ def test_a_fit_that_is_told_nothing_but_epsilon_finds_the_correlations_component
     assert sin_theta(fitted.components_.T, truth(X)) < 0.1
     assert fitted.privacy_.is_private
     assert fitted.privacy_.leak is None
-    assert "epsilon=2, delta=1e-06" in str(fitted.privacy_)
+    assert "ε = 2, δ = 1e-06" in str(fitted.privacy_)
     assert "found privately, out of the same epsilon. That took" in str(fitted.privacy_)
     assert [row["kind"] for row in fitted.history_] == [*STAGES, "covariance"]
     book = fitted.codebook_

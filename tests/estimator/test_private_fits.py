@@ -106,7 +106,7 @@ def test_a_bound_read_from_the_rows_voids_the_promise(parts):
     with pytest.warns(PrivacyLeakWarning, match="bound on row norms was read from the rows"):
         model = FedPCA(2, epsilon=1.0, solver="krylov", standardize=False).fit_silos(parts)
     assert not model.privacy_.is_private
-    assert str(model.privacy_).startswith("NOT PRIVATE although epsilon=1")
+    assert str(model.privacy_).startswith("NOT PRIVATE although ε = 1")
     assert "read from the rows" in model.privacy_.as_dict()["leak"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyLeakWarning)

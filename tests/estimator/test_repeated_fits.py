@@ -48,7 +48,7 @@ def test_a_search_of_a_pipeline_is_warned_of_once_with_what_it_spent():
         search.fit(rows(1))
     (sentence,) = told(recorded)
     assert "fitted privately for the second time in this process" in sentence
-    assert re.search(r"epsilon=1\.4\d at delta=1e-06", sentence)  # of two Gaussian releases of epsilon 1 each
+    assert re.search(r"ε = 1\.4\d at δ = 1e-06", sentence)  # of two Gaussian releases of epsilon 1 each
     assert "ledgers" in sentence
 
 
@@ -84,7 +84,7 @@ def test_preparation_before_a_fit_is_no_second_fit_but_counts_in_the_sum():
         warnings.simplefilter("error", RepeatedFitWarning)
         book = fed_pca(2, **given).prepare_silos(sources)
         fed_pca(2, codebook=book, **given).fit_silos(sources)
-    with pytest.warns(RepeatedFitWarning, match=r"epsilon=1\.5\d at"):
+    with pytest.warns(RepeatedFitWarning, match=r"ε = 1\.5\d at"):
         fed_pca(2, codebook=book, **given).fit_silos(sources)
 
 

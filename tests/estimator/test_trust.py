@@ -65,7 +65,7 @@ def test_tiny_silos_are_announced_and_weights_make_up_for_them():
         fits = (fed_pca(2, weights=weights, random_state=seed, **terms) for seed in range(3))
         return float(np.median([sin_theta(fit.fit_silos(silos).components_.T, truth) for fit in fits]))
 
-    with pytest.warns(UserWarning, match="every silo adds the same noise"):
+    with pytest.warns(UserWarning, match="each silo adds equal noise"):
         pooled = error({"large": large, **tiny}, "rows")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -7,6 +7,7 @@ import pytest
 from test_audit_bounds import EMPTY_OR_SMALL, game_with
 
 from fedpower.experiments.audit import Game, audit_mode, audit_scores, study_of
+from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol import query as queries
 from fedpower.rows import units
@@ -27,7 +28,7 @@ def audited(mode, seed, n_runs, **terms):
 
 def least_epsilon(game, n_runs):
     """A lower bound on ε at confidence 0.999: a sound silo is accused once in a thousand seeds."""
-    return audit_scores(*game.play(n_runs), delta=1e-5, confidence=0.999).epsilon_lower
+    return epsilon_of(audit_scores(*game.play(n_runs), confidence=0.999), 1e-5)
 
 
 def _in_full(monkeypatch):

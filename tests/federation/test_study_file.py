@@ -159,11 +159,10 @@ def test_the_study_that_silos_hold_questions_against_is_bound_to_the_file(tmp_pa
 
 
 def test_infinity_is_no_privacy_and_needs_no_bound_and_defaults_are_filled_in(tmp_path):
-    path = tmp_path / "study.toml"
-    study = write_study(tmp_path, privacy=EXACT, rows={"row_norm": None}, coordinator={"port": None})
+    tables = {"privacy": EXACT, "rows": {"row_norm": None}}
+    study = write_study(tmp_path, **tables, coordinator={"port": None})
     assert (study.min_silos, study.grace, study.port) == (3, None, 8002)
     assert study.terms()[0].noise == "none"
-    path.write_text(study.with_coordinator("elsewhere", 1))
-    again = read_study(path)
+    again = write_study(tmp_path, **tables, coordinator={"host": "elsewhere", "port": 1})
     assert (again.host, again.port, again.digest) == ("elsewhere", 1, study.digest)
     assert again.terms()[0] == study.terms()[0]

@@ -158,11 +158,8 @@ def test_the_papers_products_cost_what_their_noise_really_gives_and_no_less():
         (lambda: multiplier_of(1.0, 0.0), "delta must be between 0 and 1"),
         (lambda: epsilon_of(1.0, 1.0), "delta must be between 0 and 1"),
         (lambda: epsilon_of(-1.0, 0.1), "mu must be a number of at least 0"),
-        (lambda: priced("step", epsilon=61.0), "from 0.0001 to 60, or inf"),
-        (lambda: priced("step", epsilon=1e-9), "got 1e-09"),
         (lambda: priced("step", epsilon=math.inf), "must be used with noise='none' only"),
         (lambda: priced("step", epsilon=0.0), "got 0"),
-        (lambda: priced("step", epsilon=59.0, delta=1e-12), "delta must exceed"),
         (lambda: priced("step", delta=0.0), "delta must be between"),
     ],
 )

@@ -10,7 +10,7 @@ import secure_silos
 from msgspec import structs
 from spoilt import mutations
 
-from carriers import Asking, drive
+from carriers import drive
 from federations import closed_rounds, coordinator_of, deliver, parties_of, result_bytes
 from fedpower.exceptions import ProtocolError
 from fedpower.protocol.coordinator import Arrived, Coordinator, Receipt, Unreadable
@@ -38,7 +38,7 @@ def carried(
 ) -> None:
     """Run to the end with what ``spoil`` makes of one silo's answer in one round."""
 
-    def ask(questions: tuple[Message, ...]) -> Asking:
+    def ask(questions: tuple[Message, ...]) -> Iterator[Arrived]:
         for question in questions:
             answer = parties[question.silo].answer(question)
             if question.silo == BAD and question.round == bad_round:
@@ -62,7 +62,7 @@ def federation(case: str) -> tuple[Coordinator, Mapping[str, Any]]:
 def offered(coordinator: Coordinator, parties: Mapping[str, Any], bodies: Callable[[Any], Any]) -> None:
     """Run to the end; what one silo sends before each true answer is set aside in a sentence."""
 
-    def ask(questions: tuple[Message, ...]) -> Asking:
+    def ask(questions: tuple[Message, ...]) -> Iterator[Arrived]:
         for question in questions:
             answer = parties[question.silo].answer(question)
             for body in bodies(answer.body) if question.silo == BAD else ():

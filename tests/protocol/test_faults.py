@@ -1,12 +1,14 @@
 """Late, lost, repeated and corrupt messages change nothing but who answered; and who is asked."""
 
+import functools
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from msgspec import structs
 
-from carriers import Asking, drive, in_turn
+from carriers import Transport, drive, in_turn
 from fedpower.engines.inprocess import MOST_ATTEMPTS
 from fedpower.exceptions import InputError, ProtocolError
 from fedpower.linalg import sin_theta
@@ -73,7 +75,7 @@ def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(kind):
     settings = kind(study=silos["silo-0"].study, rank=3, **steps)
     coordinator = make_coordinator(silos, settings, min_silos=3)
 
-    def ask(questions: tuple[Message, ...]) -> Asking:
+    def ask(questions: tuple[Message, ...]) -> Iterator[Arrived]:
         for question in questions:
             if question.silo != "silo-3" or question.round != 1:
                 yield silos[question.silo].answer(question)
@@ -92,7 +94,7 @@ SILOS = make_silos(split(spiked_rows(), [200] * 3), 3)
 PLAIN = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=4)
 
 
-def spoilt(times: int) -> tuple[Counter[int], object]:
+def spoilt(times: int) -> tuple[Counter[int], Transport]:
     asked: Counter[int] = Counter()
 
     def answer(question: Message) -> Arrived:
@@ -102,12 +104,7 @@ def spoilt(times: int) -> tuple[Counter[int], object]:
                 return Unreadable(silo="silo-1", problem="a message must be bytes")
         return SILOS[question.silo].answer(question)
 
-    def ask(questions: tuple[Message, ...]) -> Asking:
-        waiting = list(questions)
-        for question in waiting:
-            waiting += (yield answer(question)) or ()
-
-    return asked, ask
+    return asked, functools.partial(map, answer)
 
 
 def test_what_cannot_be_read_is_asked_for_again_and_the_run_is_the_same():
@@ -115,7 +112,7 @@ def test_what_cannot_be_read_is_asked_for_again_and_the_run_is_the_same():
     drive(whole, in_turn(SILOS))
     coordinator = make_coordinator(SILOS, PLAIN)
     asked, ask = spoilt(MOST_ATTEMPTS - 1)
-    drive(coordinator, ask)  # type: ignore[arg-type]
+    drive(coordinator, ask)
     np.testing.assert_array_equal(coordinator.outcome.basis, whole.outcome.basis)
     assert set(asked.values()) == {MOST_ATTEMPTS}
     assert not any(each.set_aside for each in coordinator.history)
@@ -125,7 +122,7 @@ def test_a_silo_that_cannot_be_read_is_given_up_and_named():
     coordinator = make_coordinator(SILOS, PLAIN)
     asked, ask = spoilt(10**6)
     with pytest.raises(ProtocolError, match=r"must have 3 answers, got 2; .* answer of silo-1 was rejected"):
-        drive(coordinator, ask)  # type: ignore[arg-type]
+        drive(coordinator, ask)
     assert asked == {0: MOST_ATTEMPTS}
 
 
@@ -173,7 +170,7 @@ def test_the_first_k_answers_close_a_round_which_lets_go_of_what_was_asked():
     coordinator = make_coordinator(silos, settings, min_silos=2)
     left: list[int] = []
 
-    def last_first(questions: tuple[Message, ...]) -> Asking:
+    def last_first(questions: tuple[Message, ...]) -> Iterator[Arrived]:
         assert len(questions) == 4
         try:
             yield from in_turn(silos)(questions[::-1])
@@ -193,7 +190,7 @@ def test_when_the_reference_silo_is_silent_another_takes_its_place():
     )
     coordinator = make_coordinator(silos, settings, min_silos=3)
 
-    def without_the_first(questions: tuple[Message, ...]) -> Asking:
+    def without_the_first(questions: tuple[Message, ...]) -> Iterator[Arrived]:
         for question in questions:
             if question.silo != "silo-0" or not isinstance(question.body, AskSteps):
                 yield silos[question.silo].answer(question)

@@ -219,11 +219,3 @@ def test_rounds_are_those_of_the_equations(p, n_steps):
         expected = {sum(max(interval(i), 1) for i in range(last + 1)) for last in places} & possible
         assert rounds(schedule, n_steps) == tuple(sorted(expected))
     assert rounds(Schedule(local_steps=p), n_steps) == tuple(t for t in range(1, n_steps + 1) if t % p == 0)
-
-
-def test_explicit_steps_are_taken_as_they_are():
-    assert rounds(Schedule(explicit=(2, 5, 9)), 7) == (2, 5)
-    assert rounds(Schedule(explicit=(10,)), 10) == (10,)
-    assert Schedule(explicit=(4,)).last_step == 4
-    with pytest.raises(InputError, match="local_steps must be at least 1, got 0"):
-        Schedule(local_steps=0)

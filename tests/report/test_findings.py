@@ -60,7 +60,7 @@ def test_what_a_tight_bound_does_is_in_the_angles_and_in_words():
     assert share <= clipping["rows_most"] <= 1.0
     assert clipping["rows"] == pytest.approx(share, abs=0.15)
     assert clipping["energy_least"] <= energy <= clipping["energy_most"]
-    assert result.record.clipping_summary.startswith("Clipping: about ")
+    assert result.record.clipping_summary.startswith("About ")
     shown = parsed(page(result))
     assert result.record.clipping_summary in words(shown.by_id("components"))
     rest = r"clipping, which removed about \d+% of the variance, accounts for the rest\."
@@ -93,7 +93,7 @@ def test_a_computed_bound_is_described_by_the_counts_of_norms(tmp_path):
     clipping = model.result_.run["clipping"]
     assert clipping["counted"]
     assert clipping["rows"] == pytest.approx(seen["north"][0] / seen["north"][1], abs=0.1)
-    assert model.result_.record.clipping_summary.endswith("by noised counts of norms.")
+    assert model.result_.record.clipping_summary.endswith("(estimated with noise).")
     assert load(model.save(tmp_path / "out")).run == model.result_.run
     model.codebook_.save(tmp_path / "book.toml")
     book = CodeBook.load(tmp_path / "book.toml")
@@ -124,7 +124,7 @@ CAUSES: list[tuple[Array, dict[str, float], str]] = [
     (normal(20_000) * 0.01 + 10, {"row_norm": 30.0}, "the likely cause is the offset"),
     (normal(30, 20), {"row_norm": 6.0}, "the likely cause is the number of rows, 30,"),
     (normal(30, 20), {}, "the likely cause is the number of rows, 30,"),
-    (normal(6_000) * 0.1, {"row_norm": 1.0, "epsilon": 0.01}, "the likely cause is epsilon=0.01"),
+    (normal(6_000) * 0.1, {"row_norm": 1.0, "epsilon": 0.01}, "the likely cause is ε = 0.01"),
 ]
 
 

@@ -84,7 +84,8 @@ class Analysis(BaseEstimator):
             raise InputError(
                 "the release must be centred on the mean for this analysis, got center=False; fit it again"
             )
-        self._check_parameters()
+        for item in fields(self):
+            item.metadata["setting"].check(item.name, getattr(self, item.name))
         self.release_, self.columns_ = release, list(release.names)
         self.feature_names_in_ = np.asarray(release.names, dtype=object)
         self.n_features_in_ = release.n_features
@@ -95,10 +96,6 @@ class Analysis(BaseEstimator):
         except np.linalg.LinAlgError:
             raise _dependent(release) from None
         return self
-
-    def _check_parameters(self) -> None:
-        for item in fields(self):
-            item.metadata["setting"].check(item.name, getattr(self, item.name))
 
     def _fit(self, release: Covariance) -> None:
         raise NotImplementedError
@@ -176,7 +173,7 @@ class Analysis(BaseEstimator):
             size = "less than 0.1%" if share < 0.001 else f"about {share:.1%}"
             yield (
                 f"Intervals and tests do not cover clipping, which removed {size} of the rows' squared "
-                "length: they are right less often than their level says."
+                f"length: true coverage is below {100 * self.level:g}%."
             )
 
 

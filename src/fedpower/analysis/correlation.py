@@ -86,10 +86,11 @@ class Correlations(Analysis):
         order = np.argsort(-np.abs(self.correlation_[lower]), kind="stable")
         at = (lower[0][order], lower[1][order])
         columns = {
-            "Pair": [f"{names[b]} · {names[a]}" for a, b in zip(*at, strict=True)],
+            "Column 1": [names[place] for place in at[1]],
+            "Column 2": [names[place] for place in at[0]],
             "Correlation": self.correlation_[at],
             **self._interval_columns(at),
-            "Differs from 0 (all tests)": self.distinct_[at],
+            "Differs": self.distinct_[at],
         }
         yield Table("Correlations, the largest first", "correlations.csv", columns, n_printed=15)
         yield Picture(

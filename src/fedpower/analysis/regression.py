@@ -129,9 +129,10 @@ class Regression(RegressorMixin, Analysis):
             f"About {percent(self.r2_)} of the variance of {self.target_} is explained; the "
             f"intercept is {number(self.intercept_)}."
         )
+        columns = {"Column": self.predictors_, "Coefficient": self.coef_, **self._interval_columns()}
         if self.clear_:
-            sure = int(np.sum((self.low_ > 0) | (self.high_ < 0)))
-            yield f"{sure} of {count(len(self.coef_), 'coefficient')} differ from 0."
+            columns["Differs"] = differs = (self.low_ > 0) | (self.high_ < 0)
+            yield f"{int(differs.sum())} of {count(len(self.coef_), 'coefficient')} differ from 0."
             yield self._interval_sentence()
             title = "Coefficients with their intervals"
             yield base.interval_chart(title, self.predictors_, self.coef_, self.low_, self.high_)
@@ -140,5 +141,4 @@ class Regression(RegressorMixin, Analysis):
                 "Intervals are unavailable: in some direction the predictors vary too little compared with "
                 "the noise. Use a larger alpha, fewer predictors or components, or a larger epsilon."
             )
-        columns = {"Column": self.predictors_, "Coefficient": self.coef_, **self._interval_columns()}
         yield Table("Coefficients", "coefficients.csv", columns)

@@ -57,7 +57,7 @@ def _command(name: str) -> click.Command:
         *(declared(parameter, spec) for parameter, spec in settings.items() if spec.option is not None),
         *of_rows,
         output(help="Folder for tables, JSON and a report."),
-        "force as_json",
+        "force as_json quiet",
     )
     return click.command(name, help=line)(wanted(command))
 

@@ -132,7 +132,8 @@ def _opened(
     wanted = from_flat(flat)
     data = open_data(silos, wanted, given["extra_columns"])
     note_doubts(data.sources)
-    return data, wanted
+    unused = {**data.unused, **dict.fromkeys(given["drop"], "--drop")}
+    return replace(data, unused=unused), wanted
 
 
 def _checked(given: dict[str, Any]) -> tuple[dict[str, Any], VariantList | None]:

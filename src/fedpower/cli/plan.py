@@ -45,7 +45,7 @@ from fedpower.rows.opening import is_text, open_source
     option("--error SINE", "Find the epsilon, or the rows, for this error (sin θ).", float),
     shared("ledgers", help="Show what the fit would leave in these ledgers; repeatable."),
     option("--all", "Show every solver and kind of noise.", name="show_all"),
-    "as_json quiet",
+    "as_json quiet verbose",
     f"groups {READING} extra_columns rows_per_unit center standardize colluders",
     "noise energy scores_epsilon solver weights min_silos iteration_rank n_steps local_steps schedule",
     "row_norm normalize",

@@ -163,7 +163,6 @@ _AUDITED, _ATTACKED = (4.0,), (0.5, 1.0, 4.0, 10.0)
     ),
     option("--runs", "Runs per table, 1000 by default; 15 with --attack.", click.IntRange(1)),
     option("--confidence", "Probability that sound code passes.", float, default=0.999),
-    option("--control", "Share of the noise that controls keep.", float, default=0.5),
     option("--halved", "Run only the controls, whose noise is too small."),
     option("--attack", "Show the attack that noise prevents."),
     option("--rows", "With --attack: rows of a silo.", click.IntRange(2), default=1000),
@@ -193,13 +192,13 @@ def _audit(epsilon: float, runs: int, **given: Any) -> bool:
     from fedpower.experiments.audit import audit_mode, control_factor  # noqa: PLC0415
 
     require(math.isfinite(epsilon), "epsilon", "finite to be audited", epsilon)
-    mode, halved, control = given["mode"], given["halved"], given["control"]
+    mode, halved = given["mode"], given["halved"]
     terms = {"epsilon": epsilon, "delta": given["delta"], "n_steps": STEPS}
     plans: list[tuple[Any, bool, float]] = []
     for name in _available() if mode == "all" else (mode,):
         centrings = (False, True) if name in ("covariance", "secure") else (False,)
         plans += [] if halved else [(name, center, 1.0) for center in centrings]
-        plans.append((name, False, control_factor(name, **terms, of_needed=control)))
+        plans.append((name, False, control_factor(name, **terms)))
     with bar_of("runs", 2 * runs * len(plans)) as advance:
         reports = [
             audit_mode(
@@ -218,7 +217,6 @@ def _audit(epsilon: float, runs: int, **given: Any) -> bool:
     audited = controls if halved else [report for report in reports if report.noise_factor == 1]
     worst = max(audited, key=lambda report: report.epsilon_lower)
     promise, caught = in_symbols(epsilon, given["delta"]), sum(r.violation for r in controls)
-    part = f"{control:.3g} of the noise"
     if worst.violation:
         verdict = (
             f"VIOLATION: mode {worst.mode!r} loses at least ε = {worst.epsilon_lower:.3g}, but {promise} was "
@@ -227,7 +225,7 @@ def _audit(epsilon: float, runs: int, **given: Any) -> bool:
     else:
         verdict = (
             f"No violation of {promise} in {sum(2 * report.n_runs for report in audited):,} runs. Detected "
-            f"{caught} of {len(controls)} controls with {part}."
+            f"{caught} of {len(controls)} controls with half of the noise."
         )
     if given["as_json"]:
         audits = [report.as_dict() for report in reports]
@@ -237,7 +235,7 @@ def _audit(epsilon: float, runs: int, **given: Any) -> bool:
         print_table(None, headings, map(_audit_row, reports), numbers=headings[1:5])
         say(verdict)
     if caught < len(controls):
-        note(f"{runs} runs are too few to detect {part} at ε = {epsilon:g}; use more --runs")
+        note(f"{runs} runs are too few to detect half of the noise at ε = {epsilon:g}; use more --runs")
     return bool(worst.violation)
 
 

@@ -30,7 +30,16 @@ from fedpower.report.export import (
 from fedpower.report.record import REPORT, Record, plain
 from fedpower.report.result import EIGENVALUES, Result, read_result
 from fedpower.report.text import and_more, column, count, human_bytes, percent
-from fedpower.report.view import WORTH, cause_of_noise, findings, known_to_within, ledgers_left, less_noise
+from fedpower.report.view import (
+    WORTH,
+    cause_of_noise,
+    findings,
+    known_to_within,
+    ledgers_left,
+    less_noise,
+    rough_columns,
+    unused_columns,
+)
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem
 from fedpower.values import pl
@@ -72,7 +81,7 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
     """Print what was found from what, what is promised, and where the result is."""
     if as_json:
         numbers = {name: plain(getattr(result, name)) for name in _NUMBERS}
-        every = dict.fromkeys(Record.__struct_fields__) | {"absent": []} | result.run | numbers
+        every = dict.fromkeys(Record.__struct_fields__) | {"absent": [], "unused": {}} | result.run | numbers
         print_json({"result": str(folder), **{name: every[name] for name in every if name != "sha256"}})
         return
     record, promise, clipping = result.record, result.privacy, result.record.clipping
@@ -93,6 +102,7 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
     say(
         *([f"  and {hidden} more: --verbose or {folder / EIGENVALUES}"] if hidden else []),
         f"{', '.join(sizes)}{record.without}.{clipped}",
+        *([f"Not used: {unused_columns(result)}."] if record.unused else []),
     )
     say(
         f"{promise.brief}{ledgers_left(result) if promise.is_private else ''}",
@@ -124,6 +134,8 @@ def _print_details(result: Result) -> None:
         f"Rounds: {record.n_rounds}, with {human_bytes(record.bytes_up)} up and "
         f"{human_bytes(record.bytes_down)} down.",
     )
+    if rough := rough_columns(result):
+        say(f"Spread estimated roughly, as it is below the noise: {', '.join(and_more(rough))}.")
     counts = result.score_counts
     if counts is not None:
         bins = counts.edges.shape[1] - 1
@@ -149,14 +161,14 @@ def _compare(a: Path, b: Path, *, as_json: bool) -> None:
         sizes = {"a": str(a), "b": str(b), "n_features": len(one), "n_components": list(ranks)}
         print_json({**sizes, **plain(found), "sin_theta": float(sines[-1])})
         return
-    headings = ("", "angle", "sin θ", "|cosine| of the components")
+    headings = ("", "angle of the spans", "sin θ", "|cosine| of the components")
     rows = [
         (f"{place}", f"{round(angle, 4):g}°", f"{sine:.1e}", f"{cosine:.6f}")
         for place, (angle, sine, cosine) in enumerate(zip(angles, sines, cosines, strict=True), 1)
     ]
     print_table(None, headings, rows, numbers=headings)
     largest = f"{round(angles[-1], 4):g}° (sin θ = {sines[-1]:.1e})"
-    say(f"The largest principal angle between {a} and {b} is {largest}.")
+    say(f"The largest principal angle between the spans of all components of {a} and {b} is {largest}.")
     if angles[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
         say("Components of nearly equal variance may turn in their plane: trust the angles, not the cosines.")
 
@@ -171,7 +183,7 @@ def _compare(a: Path, b: Path, *, as_json: bool) -> None:
     _ID_COLUMN,
     option("--outliers SD", "Add a column that flags rows beyond so many SD on a component, e.g. 6.", float),
     option("--plot FILE", "Plot the first two scores of every row as an .svg file."),
-    f"{READING} force as_json quiet",
+    f"{READING} force as_json quiet verbose",
 )
 def transform(result: Path, file: Path, **given: Any) -> None:
     """Project the rows of FILE onto the components of a RESULT folder.

@@ -138,8 +138,8 @@ def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int 
     rows = "networks" if study.network else "rows"
     warn(
         f"these {rows} are fitted privately for the second time in this process, and no ledger records it: "
-        f"both fits together have epsilon={epsilon_of(math.sqrt(known.squared_mu), study.delta):.3g} at "
-        f"delta={study.delta:g}, and every further fit adds to it; give fit_silos ledgers to cap the total, "
+        f"both fits together have ε = {epsilon_of(math.sqrt(known.squared_mu), study.delta):.3g} at "
+        f"δ = {study.delta:g}, and every further fit adds to it; give fit_silos ledgers to cap the total, "
         f"or try parameters with epsilon=inf on public {rows}",
         RepeatedFitWarning,
     )

@@ -3,7 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from os import PathLike
 from typing import Any
 
@@ -35,7 +36,7 @@ from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.covariance import Covariance
 from fedpower.report.outcome import recorded, result_of
 from fedpower.report.result import Result
-from fedpower.report.text import listed
+from fedpower.report.text import and_more, listed
 from fedpower.report.view import cause_of_noise
 from fedpower.rows.networks import NetworkSource, open_network, require_same_nodes, weighed_edges
 from fedpower.rows.opening import name_of_silo, open_source, rows_at
@@ -57,6 +58,7 @@ class Data:
     sources: dict[str, RowSource]
     columns: tuple[str, ...] | None
     rules: TableRules | None = None
+    unused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def n_features(self) -> int:
@@ -69,9 +71,21 @@ class Data:
 
 def open_data(silos: Any, options: Options, extra: Extra = "refuse") -> Data:
     """Return the silos' rows from any data that a user gives for them."""
-    columns, sources = match_tables(named_sources(silos, options), options.rules_of_fit, extra=extra)
+    given, rules = named_sources(silos, options), options.rules_of_fit
+    columns, sources = match_tables(given, rules, extra=extra)
     sources = {name: with_ranges(source, options.agreed_ranges) for name, source in sources.items()}
-    return Data(sources=sources, columns=columns, rules=rules_of_source(next(iter(sources.values()))))
+    unused = _not_everywhere(given, () if rules is None else rules.dropped)
+    rules = rules_of_source(next(iter(sources.values())))
+    return Data(sources=sources, columns=columns, rules=rules, unused=unused)
+
+
+def _not_everywhere(sources: Mapping[str, RowSource], dropped: Sequence[str]) -> dict[str, str]:
+    """Return the columns that some silo lacks, and which, without those that rules drop."""
+    have = {name: dict.fromkeys(source.columns or ()) for name, source in sources.items()}
+    common = set[str].intersection(*map(set, have.values())).union(dropped)
+    odd = [column for column in dict.fromkeys(chain(*have.values())) if column not in common]
+    lacking = {column: [name for name in have if column not in have[name]] for column in odd}
+    return {column: f"not in {listed(and_more(names))}" for column, names in lacking.items()}
 
 
 def open_silos(silos: Any, options: Options, extra: Extra = "refuse") -> tuple[Options, Data]:
@@ -357,7 +371,7 @@ def _fitted(options: Options, data: Data, run: Run) -> Result:
         rules=rules,
     )
     show_warnings(result, quiet=options.network is not None)  # communities have a verdict of their own
-    return result
+    return result.with_record(unused=dict(data.unused))
 
 
 def prepare_data(options: Options, data: Data, run: Run) -> CodeBook:
@@ -401,7 +415,7 @@ _CHOSEN = ("n_components", "iteration_rank", "standardize", "whiten", "solver")
 # What the record of such a fit has from the run that released the covariance
 _OF_THE_RUN = (
     "command", "started", "silos", "n_rounds", "bytes_up", "bytes_down", "rounds", "federation",
-    "code_book", "absent",
+    "code_book", "absent", "unused",
 )  # fmt: skip
 
 

@@ -146,7 +146,9 @@ def _recommended(chosen: Candidate, ways: Iterable[Candidate]) -> str:
         secure = errors.get("secure")
         if secure is not None and secure < error and _angle(secure) != _angle(error):
             cost.append(f"or {_angle(secure)} with aggregation='secure'")
-    return f"solver {chosen.solver}, {', '.join(cost)}" if cost else f"solver {chosen.solver}"
+    solver = f"solver {chosen.solver}"
+    solver = f"one upload per silo ({solver})" if chosen.solver == "upload" else solver
+    return ", ".join([solver, *cost])
 
 
 def _angle(sine: float) -> str:
@@ -574,11 +576,10 @@ def _needed(wanted: float, options: Options, facts: _Facts) -> Needed:
     times = _least(lambda value: enough(given, value), 2.0 / n_rows, _MOST_TIMES)
     least = None if epsilon is None else _rounded_up(epsilon)
     rows = None if times is None else int(_rounded_up(n_rows * times))
-    one = f"epsilon={least:g}" if least else f"more than epsilon={_MOST_EPSILON:g}"
+    one = f"ε = {least:g}" if least else f"more than ε = {_MOST_EPSILON:g}"
     other = "more than a million times as many rows" if rows is None else f"about {rows:,} rows"
     sentence = (
-        f"a predicted sin θ of {wanted:g} needs {one} with these {n_rows:,} rows, or {other} at "
-        f"epsilon={given:g}"
+        f"a predicted sin θ of {wanted:g} needs {one} with these {n_rows:,} rows, or {other} at ε = {given:g}"
     )
     return Needed(error=float(wanted), epsilon=least, n_rows=rows, sentence=sentence)
 
@@ -631,7 +632,7 @@ def _out_of_reach(options: Options, candidates: Sequence[Candidate], facts: _Fac
         needed = f"they need about {_rounded_up(2.0 * facts.n_rows * least / known):,.0f} rows"
     best = "even with half of the variance, " if values is None else ""
     return (
-        f"{int(rank)} components of {d:,} columns are out of reach at epsilon={float(options.epsilon):g} "
+        f"{int(rank)} components of {d:,} columns are out of reach at ε = {float(options.epsilon):g} "
         f"with {facts.n_rows:,} rows: {best}{needed}"
     )
 

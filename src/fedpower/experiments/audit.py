@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betaincinv, ndtri
 
 from fedpower.engines.inprocess import run_in_process
@@ -77,24 +77,14 @@ _N_THRESHOLDS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditResult:
-    """What scores show; each bound holds with probability `confidence` over the runs."""
+class AuditReport:
+    """What an audit of one noise mode found; bounds hold with probability `confidence` over the runs."""
 
     epsilon_lower: float
-    epsilon_lower_any: float
     mu_lower: float
-    threshold: float
-    false_positive_rate: float
-    false_negative_rate: float
     n_runs: int
     delta: float
     confidence: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditReport(AuditResult):
-    """What an audit of one noise mode found."""
-
     mode: _Mode
     center: bool
     n_steps: int
@@ -124,62 +114,32 @@ class AuditReport(AuditResult):
         return "VIOLATION" if self.violation else "no violation found"
 
 
-def audit_scores(
-    scores0: ArrayLike, scores1: ArrayLike, *, delta: float, confidence: float = 0.95
-) -> AuditResult:
+def audit_scores(scores0: ArrayLike, scores1: ArrayLike, *, confidence: float = 0.95) -> float:
+    """Return the lower bound of μ that scores in both worlds show."""
     worlds = [np.asarray(scores, dtype=np.float64).ravel() for scores in (scores0, scores1)]
     n = min(world.size for world in worlds)
     if n < 20 or not all(np.isfinite(world).all() for world in worlds):
         raise InputError(f"an audit must have 20 finite scores of each data set, got {n}; run it longer")
-    between = 0 < confidence < 1 and 0 < delta < 1
-    require(between, "confidence and delta", "between 0 and 1", (confidence, delta), "use 0.95 and 1e-06")
-    # One half of the runs chooses the thresholds, the other is counted: a bound must not be tuned.
+    require(0 < confidence < 1, "confidence", "between 0 and 1", confidence, "use 0.95")
+    # One half of the runs chooses the threshold, the other is counted: a bound must not be tuned.
     tuning = [np.sort(world[: n // 2]) for world in worlds]
     counted = [np.sort(world[n // 2 :]) for world in worlds]
     thresholds = np.quantile(np.concatenate(tuning), np.linspace(0, 1, _N_THRESHOLDS + 2)[1:-1])
-    guess = _error_bounds(tuning, thresholds, confidence)
-    for_mu = thresholds[[int(np.argmax(_mu_bound(*guess)))]]
-    for_any = thresholds[[int(np.argmax(_epsilon_bound(*guess, delta)))]]
-    mu_lower = max(0.0, float(_mu_bound(*_error_bounds(counted, for_mu, confidence))[0]))
-    any_lower = float(_epsilon_bound(*_error_bounds(counted, for_any, confidence), delta)[0])
-    false_positives, false_negatives = _errors(counted, for_mu)
-    return AuditResult(
-        epsilon_lower=epsilon_of(mu_lower, delta),
-        epsilon_lower_any=max(0.0, any_lower),
-        mu_lower=mu_lower,
-        threshold=float(for_mu[0]),
-        false_positive_rate=float(false_positives[0]) / counted[0].size,
-        false_negative_rate=float(false_negatives[0]) / counted[1].size,
-        n_runs=n,
-        delta=delta,
-        confidence=confidence,
-    )
+    best = int(np.argmax(_mu_bounds(tuning, thresholds, confidence)))
+    return max(0.0, float(_mu_bounds(counted, thresholds[[best]], confidence)[0]))
 
 
-def _errors(worlds: list[Array], thresholds: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return counts of false positives (world 0 above) and false negatives (world 1 not above)."""
-    below = [np.searchsorted(world, thresholds, side="right") for world in worlds]
-    return worlds[0].size - below[0], below[1]
-
-
-def _error_bounds(worlds: list[Array], thresholds: Array, confidence: float) -> tuple[Array, Array]:
+def _mu_bounds(worlds: list[Array], thresholds: Array, confidence: float) -> Array:
+    """Return by threshold a lower bound of μ, from upper bounds of both rates of errors."""
     level = 1 - (1 - confidence) / 2
+    below = [np.searchsorted(world, thresholds, side="right") for world in worlds]
+    # False positives are above in world 0, false negatives not above in world 1.
     bounds = []
-    for errors, world in zip(_errors(worlds, thresholds), worlds, strict=True):
+    for errors, world in zip((worlds[0].size - below[0], below[1]), worlds, strict=True):
         most = np.minimum(errors, world.size - 1)  # all wrong: the bound is 1, set below
         upper = betaincinv(most + 1.0, (world.size - most).astype(np.float64), level)
         bounds.append(np.where(errors == world.size, 1.0, upper))
-    return bounds[0], bounds[1]
-
-
-def _mu_bound(alpha: Array, beta: Array) -> Array:
-    return np.asarray(-ndtri(alpha) - ndtri(beta))
-
-
-def _epsilon_bound(alpha: Array, beta: Array, delta: float) -> Array:
-    tiny = np.finfo(np.float64).tiny
-    ways = [np.log(np.maximum(1 - delta - b, tiny)) - np.log(a) for a, b in ((alpha, beta), (beta, alpha))]
-    return np.asarray(np.maximum(*ways))
+    return np.asarray(-ndtri(bounds[0]) - ndtri(bounds[1]))
 
 
 # --- the game --------------------------------------------------------------------------------------
@@ -422,8 +382,13 @@ def audit_mode(
     game = Game(replace(study, epsilon=real), n_rows, source or SystemNoise(), is_secure=is_secure)
     promised = _budget(replace(game.study, epsilon=epsilon))
     started = time.perf_counter()
-    scores = game.play(n_runs, on_progress)
+    mu_lower = audit_scores(*game.play(n_runs, on_progress), confidence=confidence)
     return AuditReport(
+        epsilon_lower=epsilon_of(mu_lower, delta),
+        mu_lower=mu_lower,
+        n_runs=n_runs,
+        delta=delta,
+        confidence=confidence,
         mode=mode,
         center=center,
         n_steps=n_steps if mode in ("step", "paper", "clipped") else 1,
@@ -432,21 +397,16 @@ def audit_mode(
         claimed_epsilon=epsilon,
         exact_epsilon=epsilon_of(promised.study_mu, promised.left_delta),
         reachable_epsilon=epsilon_of(game.mu, promised.left_delta),
-        **asdict(audit_scores(*scores, delta=delta, confidence=confidence)),
         seconds=time.perf_counter() - started,
         unit=unit,
     )
 
 
-def control_factor(
-    mode: _Mode, *, epsilon: float, delta: float, n_steps: int, of_needed: float = 0.5
-) -> float:
+def control_factor(mode: _Mode, *, epsilon: float, delta: float, n_steps: int) -> float:
     """Return how much of its noise a control keeps, to be wrong for certain: half of what is needed."""
-    must = "a part of the noise between 0 and 1"
-    require(0 < of_needed < 1, "what a control keeps", must, of_needed, "0.5 is usual")
     if mode != "paper":
-        return of_needed
-    return of_needed * _budget(study_of(mode, epsilon, delta, n_steps)).study_mu / mu_of(epsilon, delta)
+        return 0.5
+    return 0.5 * _budget(study_of(mode, epsilon, delta, n_steps)).study_mu / mu_of(epsilon, delta)
 
 
 def study_of(

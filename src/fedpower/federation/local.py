@@ -40,7 +40,9 @@ class LocalFederation:
         text = folder / "study.toml"
         keys = {name: Identity.new() for name in study.identities}
         public = {name: key.public for name, key in keys.items()}
-        text.write_text(study.with_coordinator("localhost", free_port(), public), encoding="utf-8")
+        content = {**study.content, "coordinator": {"host": "localhost", "port": free_port()}}
+        content |= {"identities": public} if public else {}
+        text.write_text(to_toml(content), encoding="utf-8")
         self.study = read_study(text)
         self.folder, self.kits, self.silos = folder, folder / "kits", tuple(data)
         self.runner = self.kits / RUNNER

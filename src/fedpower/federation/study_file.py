@@ -146,10 +146,6 @@ class StudyFile:
             content.setdefault(section, {})[name] = value
         return to_toml(content)
 
-    def with_coordinator(self, host: str, port: int, identities: Mapping[str, str] | None = None) -> str:
-        content = {**self.content, "coordinator": {"host": host, "port": port}}
-        return to_toml({**content, "identities": dict(identities)} if identities else content)
-
 
 def to_toml(content: Mapping[str, Any]) -> str:
     """Return the text of a file with this content, the tables of a study in the order of the reference."""

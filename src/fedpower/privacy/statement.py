@@ -49,7 +49,7 @@ def whom(*, network: str = "", person: str = "", rows_per_unit: int = 1) -> dict
 
 
 ALL_NOT_PRIVATE = (
-    "NOT PRIVATE (epsilon = inf): exact numbers left every silo. Anyone who reads the messages or the "
+    "NOT PRIVATE (ε = ∞): exact numbers left every silo. Anyone who reads the messages or the "
     "result can learn about single rows"
 )
 """How the statement of an exact fit begins."""
@@ -129,7 +129,7 @@ class PrivacyStatement:
             return "NOT PRIVATE (ε = ∞): exact numbers left every silo."
         worst = max(self.protections, key=lambda row: row.epsilon)
         promise, thing = in_symbols(worst.epsilon, self.delta), self.unit.split()[1]
-        observer, joined, others = worst.observer.partition(" and ")[0].partition(" together with ")
+        observer, joined, others = worst.observer.partition(",")[0].partition(" together with ")
         if joined:
             return f"Privacy: {promise} per {thing}, even if {observer} and {others} work together."
         return f"Privacy: {promise} per {thing}, against {observer} and the public."
@@ -137,7 +137,7 @@ class PrivacyStatement:
     def __str__(self) -> str:
         if self.leak is not None:
             return (
-                f"NOT PRIVATE although epsilon={self.asked_epsilon:g} was requested: {self.leak}. "
+                f"NOT PRIVATE although ε = {self.asked_epsilon:g} was requested: {self.leak}. "
                 "Noise was added, but nothing is protected."
             )
         if not self.is_private:
@@ -145,10 +145,10 @@ class PrivacyStatement:
         lines = [
             f"Private: {self.unit}.",
             f"Neighbours: {self.neighbours}.",
-            f"Requested: epsilon={self.asked_epsilon:g}, delta={self.delta:g}, noise={self.mode!r}.",
+            f"Requested: ε = {self.asked_epsilon:g}, δ = {self.delta:g}, noise={self.mode!r}.",
         ]
         lines += [
-            f"Against {row.observer} (sees {row.sees}): epsilon={row.epsilon:.4g}, delta={row.delta:g}."
+            f"{as_sentence(row.observer)[:-1]} (sees {row.sees}): ε = {row.epsilon:.4g}, δ = {row.delta:g}."
             for row in self.protections
         ]
         lines += _listed("Public", self.public)

@@ -124,14 +124,14 @@ def state_privacy(
         both = epsilon_within(2.0 * first.mu, first.delta, distance)
         notes += (
             "a row holds a node's edges in one layer. Every edge is in the rows of both its nodes, and is "
-            f"protected at epsilon={both:.4g}, delta={first.delta:g}",
+            f"protected at ε = {both:.4g}, δ = {first.delta:g}",
         )
     elif study.unit and len(sizes) > 1:
         times = 2.0 if secure else math.sqrt(2.0)
         both = epsilon_within(times * first.mu, first.delta, distance * (1.0 if secure else 2.0))
         notes += (
             "a person with rows in several silos is protected in each of them. Two silos together give at "
-            f"most epsilon={both:.4g} at delta={first.delta:g}. For k silos, multiply mu by "
+            f"most ε = {both:.4g} at δ = {first.delta:g}. For k silos, multiply mu by "
             + ("k" if secure else "the square root of k"),
         )
     return PrivacyStatement(
@@ -157,7 +157,7 @@ def _in_plain_sums(
     """Return protections, notes and what they suppose where silos noise by themselves."""
     mu, left = budget.study_mu, budget.left_delta
     coordinator = Protection(
-        observer="the coordinator and anyone who reads a silo's messages",
+        observer="the coordinator, or anyone who reads a silo's messages",
         sees="everything that silo releases",
         epsilon=epsilon_of(mu, left),
         delta=study.delta,
@@ -215,7 +215,7 @@ def _in_secure_sums(
         f"than {silos} revealed their shares, the protection would be weaker than requested",
         f"the silo that was charged most often on these rows was charged for {times}, earlier runs included. "
         f"All {study.attempts} that the study allows would cost "
-        f"epsilon={worst_epsilon(study):.4g}",
+        f"ε = {worst_epsilon(study):.4g}",
     )
     return protections, notes
 
@@ -223,7 +223,7 @@ def _in_secure_sums(
 def _part(budget: Budget, *labels: str) -> str:
     own = epsilon_of(budget.mu(*labels), budget.left_delta)
     part = f"{100.0 * budget.share(*labels):.3g}% of the budget (of mu squared)"
-    return f"out of the same epsilon. That took {part}, which is epsilon={own:.3g} on its own"
+    return f"out of the same epsilon. That took {part}, which is ε = {own:.3g} on its own"
 
 
 def _published(study: Study) -> str:

@@ -88,10 +88,9 @@ class Clipping:
         whose = "persons' rows" if by_person else "rows"
         most = "" if self.counted else f" (at most {_share(self.rows_most)})"
         ends = "" if self.counted else f" ({_share(self.energy_least)} to {_share(self.energy_most)})"
-        source = "noised counts of norms" if self.counted else "the noised trace"
         return (
-            f"Clipping: about {_share(self.rows)} of {whose}{most} exceeded the bound {bound:.3g}, removing "
-            f"about {_share(self.energy)} of the variance{ends}, by {source}."
+            f"About {_share(self.rows)} of {whose}{most} were longer than {bound:.3g} and were shortened, "
+            f"which removed about {_share(self.energy)} of the variance{ends} (estimated with noise)."
         )
 
     def moves(self, n_features: int, outside: Array | None = None) -> Array:

@@ -28,10 +28,6 @@ class Schedule:
         elif self.local_steps < 1:
             raise InputError(f"local_steps must be at least 1, got {self.local_steps}")
 
-    @property
-    def last_step(self) -> int | None:
-        return None if self.explicit is None else self.explicit[-1]
-
     def steps(self) -> Iterable[int]:
         """Return the steps of all rounds in order; endless unless explicit."""
         p = self.local_steps

@@ -407,11 +407,11 @@ def costly_sentence(study: Study, sizes: Mapping[str, int], thing: str = "row") 
     costly = [name for name in sizes if name not in left]
     if not costly or share >= _WORTH:
         return None
-    shown = ", ".join(f"{name} ({sizes[name]} {thing}s)" for name in costly[:5])
+    shown = ", ".join(f"{name} ({sizes[name]:,} {thing}s)" for name in costly[:5])
     more = f" and {len(costly) - 5} more" if len(costly) > 5 else ""
     return (
-        f"in plain sums every silo adds the same noise: without {shown}{more} it would be {share:.2g} of "
-        "what it is; leave them out, or use weights='noise' or aggregation='secure'"
+        f"each silo adds equal noise. Without {shown}{more} the noise would be {1 - share:.0%} lower: use "
+        f"aggregation='secure' or weights='noise', or leave {costly[0] if len(costly) == 1 else 'them'} out"
     )
 
 

@@ -16,6 +16,7 @@ Numbers = Sequence[float]
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 _LEAST = 1e-16  # a logarithmic scale draws smaller numbers, 0 among them, as this
 _MOST_ARROWS, _MOST_LETTERS = 30, 16
+_SHORT = 0.3  # of the longest arrow: shorter ones have no label, and leave the others their room
 _SIDES = np.array([[290.0], [480.0]])  # pixels of a biplot on a phone and on a screen
 _LETTER = 7.2  # pixels of a letter of a label
 _PLACES = (
@@ -84,30 +85,29 @@ def arrows(first: Numbers, second: Numbers, names: Sequence[str]) -> list[tuple[
     most = max(map(abs, (*first, *second)), default=0.0) or 1.0
     order = sorted(range(len(first)), key=lambda n: -math.hypot(first[n], second[n]))[:_MOST_ARROWS]
     ends = [(n, 0.5 + 0.44 * first[n] / most, 0.5 - 0.44 * second[n] / most) for n in order]
-    taken, drawn = [_boxes(1.0, 0.5, _TITLE), *(_boxes(x, y, (-5, -5, 5, 5)) for _, x, y in ends)], []
+    lengths = {n: math.hypot(first[n], second[n]) for n in order}
+    large = [end for end in ends if lengths[end[0]] >= _SHORT * max(lengths.values())]
+    taken, drawn = [_boxes(1.0, 0.5, _TITLE), *(_boxes(x, y, (-5, -5, 5, 5)) for _, x, y in large)], []
     along = np.linspace(0.0, 1.0, 24).tolist()
-    ways = [(0.5 + t * (x - 0.5), 0.5 + t * (y - 0.5)) for _, x, y in ends for t in along]
+    ways = [(0.5 + t * (x - 0.5), 0.5 + t * (y - 0.5)) for _, x, y in large for t in along]
     lines = [_boxes(x, y, (-3, -3, 3, 3)) for x, y in ways]
     for place, x, y in ends:
         name, arrow = names[place], (place, x, y, "", 0, 0, "start")
         label = name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}…"
         places = sorted(_PLACES, key=lambda at: (x - 0.5) * at[0] < 0)
         # A label crosses an arrow only where it has no other place.
-        for others, (dx, dy, anchor, before) in product(([*taken, *lines], [*taken]), places):
+        ways_out = product(([*taken, *lines], [*taken]), places) if (place, x, y) in large else ()
+        for others, (dx, dy, anchor, before) in ways_out:
             left = dx - before * _LETTER * len(label)
             box = _boxes(x, y, (left, dy - 11, left + _LETTER * len(label), dy + 4))
-            if box.min() >= 0 and (box <= _SIDES).all() and not _covers(box, np.array(others)):
+            around = np.array(others)
+            overlaps = (box[:, :2] < around[..., 2:]) & (around[..., :2] < box[:, 2:])
+            if box.min() >= 0 and (box <= _SIDES).all() and not overlaps.all(axis=-1).any():
                 taken.append(box)
                 arrow = (place, x, y, label, dx, dy, anchor)
                 break
         drawn.append(arrow)
     return drawn
-
-
-def _covers(box: Any, others: Any) -> bool:
-    """Return whether a box overlaps one of others in any size of the picture."""
-    both = (box[:, :2] < others[..., 2:]) & (others[..., :2] < box[:, 2:])
-    return bool(both.all(axis=-1).any())
 
 
 def _boxes(x: float, y: float, around: Numbers) -> Any:

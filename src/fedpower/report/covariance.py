@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.exceptions import InputError
 from fedpower.files import new_folder, write_csv
 from fedpower.linalg import Array
 from fedpower.privacy.statement import featured_as
@@ -28,6 +27,7 @@ from fedpower.report.record import (
 )
 from fedpower.report.text import count, number
 from fedpower.rules.treatment import RowTreatment
+from fedpower.values import no_column
 
 ANALYSIS = "analysis.json"
 _NUMBERS = ("covariance", "total_variance", "noise_std", "mean_weight", "remarks", "present")
@@ -112,8 +112,7 @@ class Covariance(Released):
                 return int(name)
         elif name in self.names:
             return self.names.index(name)
-        listed = ", ".join(self.names[:8]) + (", ..." if self.n_features > 8 else "")
-        raise InputError(f"a column must be one of the covariance's, got {name!r}; it has {listed}")
+        raise no_column("the covariance", [f"{name}"], self.names)
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the covariance as a folder with its page, as `Result.save` does, and return where it is."""

@@ -152,7 +152,7 @@ def _environment() -> "Environment":
         "as_sentence": statement.as_sentence, "shell_quoted": shlex.quote, "percent": text.percent,
         "parameter": parameter, "epsilon": lambda value: text.equals("ε", value),
         "first_upper": lambda words: f"{words[:1].upper()}{words[1:]}", "square": lambda value: value**2,
-        "loading": loading, "or_infinite": lambda x: math.inf if x is None else x,
+        "or_infinite": lambda x: math.inf if x is None else x,
         "share": lambda share: f"{100 * share:.4g}%", "measured": text.measured,
     }  # fmt: skip
     for module in (statement, text, view, charts):  # templates call functions of these, and of this one
@@ -210,15 +210,13 @@ def odds(epsilon: float, digits: int = 3) -> str:
     return number(math.exp(epsilon) if epsilon < 700 else math.inf, digits)
 
 
-def loading(value: float) -> str:
-    return text.signed(f"{value + 0.0:.4f}")
-
-
-def largest_loadings(fit: "Result", place: int) -> tuple[list[str], list[float]]:
-    """Return names and loadings of a component, largest first."""
+def largest_loadings(fit: "Result", place: int) -> tuple[list[str], list[Figure]]:
+    """Return names and loadings of a component, largest first; noised ones have two decimals."""
     loadings, known = fit.components[place], fit.names
+    decimals = 4 if fit.record.privacy.mode == "none" else 2
     order = np.argsort(-np.abs(loadings), kind="stable")[:_MOST_LOADINGS].tolist()
-    return [known[feature] for feature in order], loadings[order].tolist()
+    shown = figures(loadings[order].tolist(), lambda value: text.signed(f"{value + 0.0:.{decimals}f}"))
+    return [known[feature] for feature in order], shown
 
 
 def loading_map(fit: "Result") -> tuple[list[list[float]], list[str], list[str]]:

@@ -128,6 +128,7 @@ class Record(Part, frozen=True):
     privacy: PrivacyStatement
     angles: AngleRecord | None = None
     absent: list[str] = msgspec.field(default_factory=list)
+    unused: dict[str, str] = msgspec.field(default_factory=dict)  # columns without a rule, and why
     row_bound: float | None = None
     clipping: Clipping | None = None
     scores: ScoreRecord | None = None
@@ -308,8 +309,10 @@ def write_record(place: Path, record: Record, files: Mapping[str, Mapping[str, A
 def read_folder(place: Path, name: str, *, command: str) -> tuple[Record, dict[str, Any]]:
     """Return the record of a folder, and one of its files: texts as tuples, numbers as read-only float64."""
     expected = f"{place} must be a folder that `fedpower {command}` wrote, got"
+    if not place.exists():
+        raise InputError(f"no result folder at {place}")
     if not place.is_dir():
-        raise InputError(f"{expected} {'a file' if place.exists() else 'nothing there'}; check the path")
+        raise InputError(f"{expected} a file; check the path")
     absent = [file for file in (name, RUN) if not (place / file).is_file()]
     if absent:
         raise InputError(f"{expected} one without {absent[0]}; check the path")

@@ -437,7 +437,8 @@ class Result(Released):
         if not isinstance(source, TableSource):
             raise InputError(f"{source.name} must be a table with named columns to take {id_column!r} from")
         if id_column in self.score_names or id_column in (self.feature_names or ()):
-            raise InputError(f"an id column must be no feature of the fit and no score, got {id_column!r}")
+            taken = "score" if id_column in self.score_names else "column"
+            raise InputError(f"{id_column!r} is a {taken} of the fit: choose another id column")
         features = tuple(name for name in source.columns if name != id_column)
         labelled = self.select(source.select(features, extra="drop"))
         assert isinstance(labelled, TableSource), "selecting keeps the kind of a source"

@@ -141,10 +141,14 @@ def caption(fit: "Result", place: int) -> tuple[list[str], list[str], int] | Non
     return up, down, len(order) - len(shown)
 
 
-def findings(fit: "Result") -> list[str]:
-    """Return which components are determined, which only together, and what limits them."""
+def findings(fit: "Result", *, judged: bool = False) -> list[str]:
+    """Return which components are determined, which only together, and what limits them.
+
+    Where ``judged``, without what the judgment says: which are determined, and which are not.
+    """
     exact, angles, clipping = fit.record.privacy.mode == "none", fit.angles, fit.record.clipping
-    sentences = angle_sentences(fit.component_angles, fit.subspace_angles, fit.n_features, exact=exact)
+    angles_of = fit.component_angles, fit.subspace_angles, fit.n_features
+    sentences = angle_sentences(*angles_of, exact=exact, judged=judged and not exact)
     if not exact and clipping is not None and any(fit.determined):
         place = fit.determined.index(True)
         whole, noise = degrees(angles.components[place]), degrees(angles.noise_components[place])
@@ -158,7 +162,9 @@ def findings(fit: "Result") -> list[str]:
     return sentences if cause is None else [*sentences, f"{cause[0].upper()}{cause[1:]}."]
 
 
-def angle_sentences(components: Array, subspaces: Array, n_features: int, *, exact: bool) -> list[str]:
+def angle_sentences(
+    components: Array, subspaces: Array, n_features: int, *, exact: bool, judged: bool = False
+) -> list[str]:
     """Return which components are determined, and which only together; if exact, only the latter."""
     # All columns together span everything, whatever the rows are.
     joint = np.where(np.arange(1, len(subspaces) + 1) < n_features, subspaces, 90.0) <= DETERMINED
@@ -170,7 +176,7 @@ def angle_sentences(components: Array, subspaces: Array, n_features: int, *, exa
         within = f"{subject} is within 45° of the exact component, {confidence}."
         some = f"{component_names(places)} {verb} determined: {within}"
         none = f"No component is determined: each may be more than 45° from the exact one, {confidence}."
-        sentences.append(some if places else none)
+        sentences += [] if judged else [some if places else none]
         if not joint.any():
             return sentences
     for fixed, run in groupby(range(len(components)), lambda place: bool(determined[place])):
@@ -186,7 +192,7 @@ def angle_sentences(components: Array, subspaces: Array, n_features: int, *, exa
                 f"{component_names(group)} {verb}; together{before} {'it is' if one else 'they are'} within "
                 f"{degrees(subspaces[last])}."
             )
-        if rest and not fixed:
+        if rest and not fixed and not judged:
             why = ": no variance, or the same variance as another" if exact else ""
             verb = "is" if len(rest) == 1 else "are"
             sentences.append(f"{component_names(rest)} {verb} not determined{why}.")
@@ -202,12 +208,23 @@ def component_names(places: Sequence[int]) -> str:
     return listed(and_more(words))
 
 
+def unused_columns(fit: "Result") -> str:
+    """Return which columns were not used, and why."""
+    return listed(and_more([f"{name} ({why})" for name, why in fit.record.unused.items()]))
+
+
+def rough_columns(fit: "Result") -> list[str]:
+    """Return the columns whose spread is hidden by noise, so that their scale is a rough estimate."""
+    found = () if fit.record.book is None else fit.record.book.found
+    return [name for name, how in zip(fit.names, found, strict=False) if how.endswith(UNSETTLED)]
+
+
 def cause_of_noise(fit: "Result") -> str | None:
     """Return why nothing is determined and what would help; None where something is."""
     record = fit.record
     if not record.privacy.is_private or fit.has_directions:
         return None
-    flat = [] if record.book is None else [found for found in record.book.found if found.endswith(UNSETTLED)]
+    flat = rough_columns(fit)
     if 2 * len(flat) > fit.n_features:
         few = f"the spread of {len(flat)} of {text.count(fit.n_features, 'column')} is below the noise"
         return f"the likely cause is the columns: {few}; drop constant columns, or set narrower ranges"
@@ -217,9 +234,9 @@ def cause_of_noise(fit: "Result") -> str | None:
     rows, columns, things = fit.n_samples, fit.n_features, f"{record.counted}s"
     smaller = "" if bound is None else ", or a smaller bound"
     if epsilon < _SMALL_EPSILON and rows >= _ENOUGH_ROWS * columns * epsilon:
-        return f"the likely cause is epsilon={epsilon:g}, which is small; use a larger epsilon{smaller}"
+        return f"the likely cause is ε = {epsilon:g}, which is small; use a larger epsilon{smaller}"
     if rows * min(epsilon, 1.0) < _ENOUGH_ROWS * columns:
-        few = f"the number of {things}, {rows:,}, which is small for {columns} columns at epsilon={epsilon:g}"
+        few = f"the number of {things}, {rows:,}, which is small for {columns} columns at ε = {epsilon:g}"
         advice = f"add {things}, drop columns, or use a larger epsilon{smaller}"
         return f"the likely cause is {few}; {advice}"
     advice = "set ranges or public scales, or drop columns"

@@ -235,7 +235,7 @@ def existing(path: str | os.PathLike[str]) -> Path:
     """Return the path of a file that exists, or refuse it."""
     file = Path(path)
     if not file.is_file():
-        raise InputError(f"{file} must be a file that exists, got none there")
+        raise InputError(f"no such file: {file}")
     if not os.access(file, os.R_OK):
         raise InputError(f"{file} must be readable, got no permission")
     return file

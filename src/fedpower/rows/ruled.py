@@ -72,8 +72,8 @@ def match_tables(
         held |= {*table.columns, *stored_table(table).columns}  # columns that are left out count too
     unknown = [name for name in rules.columns if name not in held]
     if unknown:
-        raise InputError(
-            f"rules must be for columns of the tables, got rules for {shown(unknown)}, which no table has"
+        raise no_column(
+            next(iter(sources.values())).name, unknown, sorted(held), ", for which there is a rule"
         )
     kept = [
         source.select(tuple(name for name in source.columns or () if name not in rules.dropped), extra="drop")

@@ -280,7 +280,8 @@ def columns_of_fit(source: RowSource, names: tuple[str, ...] | None, n_features:
     if names is not None and source.columns is not None:
         missing = [name for name in names if name not in source.columns]
         if missing:
-            raise no_column(source.name, missing, source.columns, " as the fit has")
+            columns = f"column{'' if len(missing) == 1 else 's'} of the fit"
+            raise InputError(f"{source.name} lacks {len(missing)} {columns}: {shown(missing)}")
         return source.select(names, extra="drop")
     if source.n_features != n_features:
         raise InputError(

@@ -309,7 +309,8 @@ def _drawn(
     dim, rank = len(law.denoised), reported.shape[1]
     # Public: the same release has the same angles.
     normals = np.random.default_rng(0).standard_normal((draws, 2 * dim**2 + dim))
-    noise, cut = (_symmetric(part.reshape(-1, dim, dim)) for part in np.split(normals[:, :-dim], 2, axis=1))
+    square = np.moveaxis(normals[:, :-dim].reshape(-1, 2, dim, dim), 1, 0)
+    noise, cut = (square + np.swapaxes(square, -1, -2)) / math.sqrt(2.0)  # variance 2 on the diagonal
     lean = law.center[:, np.newaxis] * (np.diagonal(law.noise) * normals[:, -dim:])[:, np.newaxis]
     drawn = law.denoised + law.noise * noise - lean - lean.transpose(0, 2, 1)
     cases = [drawn, drawn + law.cut * cut] if law.cut.any() else [drawn]
@@ -343,11 +344,6 @@ def _factor(covariance: Array, gains: Gains | None) -> Array:
 def _scaled(covariance: Array, *, gains: Gains | None) -> Array:
     factor = _factor(covariance, gains)
     return np.asarray(covariance * factor[..., np.newaxis] * factor[..., np.newaxis, :])
-
-
-def _symmetric(normals: Array) -> Array:
-    """Return symmetric noise: variance 1 off the diagonal and 2 on it."""
-    return np.asarray((normals + normals.transpose(0, 2, 1)) / math.sqrt(2.0))
 
 
 def _leading(matrices: Array, known: tuple[Array, Array], rank: int, *, by_size: bool) -> Array:

@@ -82,8 +82,7 @@ class _Iteration(Steps):
         self.step = 0
         basis, change, converged = start, float("nan"), False
         schedule_steps = iter(settings.schedule.steps())
-        given = settings.n_steps if settings.n_steps is not None else settings.schedule.last_step
-        last = math.inf if given is None else given
+        last = settings.n_steps or (settings.schedule.explicit or [math.inf])[-1]
         always = next(iter(self.sizes)) if settings.reference == "first" else None
         while self.step < last:
             stop = next(schedule_steps, math.inf)
@@ -169,10 +168,10 @@ class _DriftCorrected(Steps):
     """Local steps without bias from heterogeneity, and a safeguard [FP §3.3, open question]."""
 
     def run(self, settings: PowerSettings, start: Array) -> Generator[Ask, Round, Solution]:
-        self.rank, self.n_steps, self.alignment = int(settings.rank), settings.n_steps, settings.alignment
+        self.rank, self.alignment, last = int(settings.rank), settings.alignment, settings.n_steps or math.inf
         self.local_steps = next(iter(settings.schedule.steps()))
         best = yield from self._exact(start)
-        while not ((best.settled and self.tol > 0) or self._is_over):
+        while self.rounds_left > 0 and self.step < last and not (best.settled and self.tol > 0):
             if self.local_steps == 1 or self.rounds_left == 1:
                 best = yield from self._exact(orth(best.product + self.shift(2) * best.basis))
                 continue
@@ -195,10 +194,6 @@ class _DriftCorrected(Steps):
             converged=best.settled,
             law=self.law(self.sizes),
         )
-
-    @property
-    def _is_over(self) -> bool:
-        return self.rounds_left <= 0 or (self.n_steps is not None and self.step >= self.n_steps)
 
     def _exact(self, basis: Array) -> Generator[Ask, Round, _Point]:
         """Return the :class:`_Point` of a basis: one round, one step."""

@@ -54,10 +54,6 @@ class Total:
     """What each silo answered; under "" where only the sum can be read."""
     noises: Mapping[str, Noise | None] = field(default_factory=dict)
 
-    @property
-    def by_silo(self) -> dict[str, Array]:
-        return {name: _read(words, self.noises[name]) for name, words in self.answers.items()}
-
 
 def _read(words: Words, noise: Noise | None) -> Array:
     integers = words.view(np.int64)
@@ -292,8 +288,9 @@ def counted_scores(sums: Sums, solution: Solution) -> Generator[Ask, Round, Solu
     usual = sum(sizes) * len(read) / len(sizes)
     question = score_question(solution, study, n_rows=usual, std=std)
     found = yield from sums.total(ScoreCounts(question=question, per_unit=study.counted_per_unit))
-    bins = question.n_bins
-    counts = {name: each[: bins**2].reshape(bins, bins) / parts for name, each in found.by_silo.items()}
+    counts, bins = {}, question.n_bins
+    for name, words in found.answers.items():
+        counts[name] = _read(words, found.noises[name])[: bins**2].reshape(bins, bins) / parts
     return replace(solution, scores=CountedScores(reach=question.reach, counts=counts, noise_std=std))
 
 
