@@ -279,7 +279,7 @@ def test_a_secure_sum_takes_identities_from_files_that_are_made_once(here):
     assert stat.S_IMODE(Path("north.pem").stat().st_mode) == 0o600
     words = [f"--identity={name}={name}.pem" for name in SIZES]
     said = succeed("fit", *FILES, *PRIVATE, "--aggregation", "secure", *words, "--verbose", "-o", "out")
-    assert "the coordinator together with 1 silo of the 3" in said.stdout
+    assert "The coordinator together with 1 silo of the 3" in said.stdout
     assert "Assumptions:" in said.stdout
     assert "rehearsal" in said.stdout
     record = load("out").run

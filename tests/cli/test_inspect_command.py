@@ -85,6 +85,20 @@ def test_an_owner_sees_types_missing_cells_levels_and_what_to_doubt(wards):
     assert both.count("smoker") == 1
 
 
+def test_what_differs_between_files_of_equal_columns_is_shown_by_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name, unit, n_odd in (("north", 1, 7), ("south", 2.2, 5)):
+        table = pd.DataFrame({"weight": unit * rng.uniform(40, 140, 300), "lab": rng.uniform(4, 9, 300)})
+        table.loc[: n_odd - 1, "lab"] = 9999
+        table.to_csv(f"{name}.csv", index=False)
+    lines = " ".join(succeed("inspect", "north.csv", "south.csv").stdout.split())
+    assert "in south.csv, 1" in lines[lines.index("max 30") :]
+    assert "in north.csv: units?" in lines
+    assert "9999 in 7 cells: perhaps a code for missing (north.csv); 9999 in 5" in lines.replace(" lab", "")
+    assert lines.count("units?") == 1
+
+
 OPEN = '{ kind = "" }  # fill in its kind, or levels\n'
 NUMBER = '{ kind = "number", missing = "offset" }\n'
 RULES_OF_TEXT = (
@@ -107,7 +121,8 @@ def test_a_draft_has_names_and_stored_types_alone(wards):
     assert Path("both.toml").read_text() == drafted("south.parquet")
     said = run("fit", "north.csv", "-k", 1, "--epsilon", "inf", "--codebook", "both.toml")
     assert said.exit_code == 2
-    assert "the rule of 'sex' in both.toml must have a kind" in said.stderr
+    assert "the rules of 'sex', 'smoker', 'seen', 'cd4' in both.toml must have a kind" in said.stderr
+    assert said.stderr.count("levels") == 1
 
 
 def _to_sqlite(table: pd.DataFrame, path: Path) -> None:
@@ -201,6 +216,17 @@ def test_tables_go_from_rules_to_scores_with_commands_alone(wards):
     assert np.isfinite(scores[["pc1", "pc2"]].to_numpy()).all()
     shown = succeed("plan", *files, "-k", 2, "--epsilon", 4, "--codebook", "codebook.toml")
     assert "700 rows, 7 columns" in shown.stdout
+
+
+def test_transform_tells_of_cells_outside_their_range(wards):
+    files = ("north.csv", "south.parquet", "--codebook", "codebook.toml")
+    succeed("fit", *files, "-k", 1, "--epsilon", "inf", "-o", "out")
+    other = pd.read_csv("north.csv")
+    other.assign(age=2.2 * other["age"]).to_csv("other.csv", index=False)
+    said = succeed("transform", "out", "other.csv", "--id-column", "patient_id", "-o", "scores.csv").stderr
+    assert "cells of 'age' in other.csv are outside its range from 0 to 120 and count as its ends" in said
+    assert "rows of other.csv have none of the levels of column 'sex'" in said
+    assert "are outside" not in succeed("transform", "out", "north.csv", "-o", "own.csv").stderr
 
 
 def test_all_problems_of_all_files_are_one_list_and_no_cell_is_in_it(wards):

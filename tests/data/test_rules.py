@@ -130,12 +130,13 @@ def test_a_missing_word_that_is_a_number_is_found_however_cells_write_it(tmp_pat
 
 @pytest.mark.parametrize("how", ["fit_silos", "fit", "csv"])
 @pytest.mark.parametrize("span", [(-900, 1000), None])
-def test_an_exact_fit_counts_missing_cells_for_nothing(tmp_path, how, span):
+@pytest.mark.parametrize("missing", [{}, {"missing": "offset"}])
+def test_an_exact_fit_counts_missing_cells_for_nothing(tmp_path, how, span, missing):
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(3000, 4)) + rng.normal(size=(3000, 1)), columns=list("abcd")) + 5
     table.loc[rng.random(3000) < 0.3, "b"] = np.nan
     silos: Any = {"north": table[:1000], "south": table[1000:]}
-    rule = {"kind": "number", "missing": "offset", **({"range": list(span)} if span else {})}
+    rule = {"kind": "number", **missing, **({"range": list(span)} if span else {})}
     model = FedPCA(4, epsilon=math.inf, codebook={"b": rule})
     if how == "csv":
         for name, own in silos.items():
@@ -156,6 +157,26 @@ def test_an_exact_fit_counts_missing_cells_for_nothing(tmp_path, how, span):
     )
     scores = load(tmp_path / "result").transform(table[:5])
     np.testing.assert_allclose(scores, model.transform(filled[:5]), atol=1e-9)
+
+
+@pytest.mark.parametrize("how", ["csv", "frame", "array"])
+@pytest.mark.parametrize("rule", [None, "number", (-900, 1000), {"kind": "number", "missing": "offset"}])
+def test_a_private_fit_scores_its_own_rows_with_missing_cells_at_the_offset(tmp_path, how, rule):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(3000, 2)) + rng.normal(size=(3000, 1)), columns=["a", "b"]) + 5
+    table.loc[rng.random(3000) < 0.3, "b"] = np.nan
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    rows: Any = {"csv": tmp_path / "rows.csv", "frame": table, "array": table.to_numpy()}[how]
+    if how == "array" and rule is not None:
+        pytest.skip("rules are for tables")
+    model = FedPCA(2, epsilon=1.0, codebook=rule and {"b": rule}, random_state=0).fit_silos([rows])
+    offset = model.result_.code_book.offset
+    expected = model.transform(table.fillna({"b": offset[1]}).to_numpy())
+    path = model.save(tmp_path / "result")
+    for scores in (model.transform(rows), load(path).transform(rows)):
+        np.testing.assert_allclose(scores, expected, atol=1e-9)
+    filled = model.score_samples(table.fillna({"b": offset[1]}).to_numpy())
+    np.testing.assert_allclose(model.score_samples(rows), filled)
 
 
 def test_an_exact_fit_refuses_a_column_without_any_cell():
@@ -324,8 +345,19 @@ def test_all_problems_of_all_tables_are_told_in_one_list_and_no_cell_is():
     with pytest.raises(CellError) as caught:
         model.fit_silos({"bad": bad, "worse": worse})
     first, *lines = str(caught.value).splitlines()
-    assert first == "cells of 2 columns in 2 tables need rules:"
-    assert lines[-1] == "Change their rules in the code book."
+    assert first == "cells of 2 columns in 2 tables do not fit the rules:"
+    at = lines.index("  words that are not in the rule: 'stage' in 41 cells")
+    assert lines[at + 1] == "    'stage' must hold only the words 'low', 'high'"
+    assert lines[at + 2].startswith(
+        "    translate them in the silo's file ([columns.words]), or list them in"
+    )
+    with pytest.raises(CellError) as caught:
+        model.fit_silos({"bad": bad.drop(columns="when")})
+    assert str(caught.value).startswith(
+        "column 'stage' of silo 'bad' must hold only the words 'low', 'high', got other words in 40 cells"
+    )
+    with pytest.raises(CellError) as caught:
+        model.fit_silos({"bad": bad, "worse": worse})
     problems = caught.value.problems
     assert [*problems] == ["silo 'bad'", "silo 'worse'"]
     told = "\n".join(sentence for own in problems.values() for sentence in own)

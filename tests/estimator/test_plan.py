@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.fits import fed_pca
-from fedpower import CodeBook, FedPCA, load, plan
+from fedpower import CodeBook, FedPCA, load
 from fedpower.estimator.plan import full_spectrum, planned, spectrum_of_gap, spectrum_of_result
 from fedpower.estimator.terms import options_of
 from fedpower.exceptions import InputError, NoiseWarning
@@ -181,8 +181,3 @@ def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path):
 def test_what_cannot_be_is_refused(wrong, sentence):
     with pytest.raises(InputError, match=sentence):
         wrong()
-
-
-def test_an_option_that_does_not_exist_is_refused_like_any_argument():
-    with pytest.raises(TypeError, match=r"^plan\(\) got an unexpected keyword argument 'foo'$"):
-        plan([99], n_features=3, foo=1)

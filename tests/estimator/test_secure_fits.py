@@ -37,7 +37,7 @@ def test_a_fit_says_who_is_protected_and_is_charged_and_one_too_many_costs_nobod
             assert ledger.spent().epsilon <= 1.0 * (1 + 1e-9)
             assert "secure sum over 4 silos" in ledger.entries()[0].purpose
     text = str(model.privacy_)
-    assert "the coordinator together with 1 silo of the 4" in text
+    assert "The coordinator together with 1 silo of the 4" in text
     assert "rehearsal" in text
     assert model.privacy_.is_private
     assert [row["kind"] for row in model.history_] == ["open-session", "covariance"]

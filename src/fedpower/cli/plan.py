@@ -1,7 +1,7 @@
 """`fedpower inspect` and `plan`: what tables contain, and what a fit would cost, before anything is spent."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import chain, compress
 from pathlib import Path
@@ -23,7 +23,7 @@ from fedpower.privacy.ledger import Ledger, rounded_down
 from fedpower.privacy.statement import as_sentence
 from fedpower.report.record import plain
 from fedpower.report.result import Result, read_result
-from fedpower.report.text import MISSING, count, human_bytes, listed, number
+from fedpower.report.text import MISSING, and_more, count, human_bytes, listed, number
 from fedpower.rows.inspecting import ColumnLook, drafted, look_at, stored_types, together
 from fedpower.rows.opening import is_text, open_source
 
@@ -164,6 +164,7 @@ def _print_candidates(made: Plan) -> None:
 # --- inspect ----------------------------------------------------------------------------------------
 
 _SHOWN, _LONGEST = 5, 24  # levels that are shown of a column, and letters of a level
+_OTHER_UNIT = 1.8  # times the largest value of another file: kilograms and pounds differ by 2.2
 
 _FACTS = ("name", "type", "n_rows", "n_missing", "n_odd", "low", "high", "levels", "doubts")
 
@@ -231,9 +232,22 @@ def _tables_of(columns: dict[str, list[ColumnLook]]) -> Iterator[tuple[list[str]
         for column in held[0]:
             same = [looks[column] for looks in held]
             missing, look = sum(look.n_missing for look in same), together(same)
-            doubts = dict.fromkeys(chain.from_iterable(look.doubts for look in same))
+            doubts = _doubts_of(dict(zip(group, same, strict=True)))
             rows.append([column, look.type, f"{missing or ''}", _cells_of(look), "; ".join(doubts)])
         yield group, rows
+
+
+def _doubts_of(looks: Mapping[str, ColumnLook]) -> Iterator[str]:
+    """Yield what to check of a column, with the files where it is not so in all of them."""
+    for doubt in dict.fromkeys(chain.from_iterable(look.doubts for look in looks.values())):
+        held = [name for name, look in looks.items() if doubt in look.doubts]
+        yield doubt if len(held) == len(looks) else f"{doubt} ({', '.join(and_more(held))})"
+    most = {name: look.high for name, look in looks.items() if look.high is not None and look.high > 0}
+    if most:
+        largest, least = max(most, key=lambda name: most[name]), min(most, key=lambda name: most[name])
+        if most[largest] >= _OTHER_UNIT * most[least]:
+            ends = [f"{number(most[name])} in {name}" for name in (largest, least)]
+            yield f"max {', '.join(ends)}: units?"
 
 
 def _cells_of(look: ColumnLook) -> str:

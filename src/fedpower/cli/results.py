@@ -16,6 +16,7 @@ from fedpower.exceptions import InputError
 from fedpower.files import new_file
 from fedpower.linalg import orth, principal_angles
 from fedpower.privacy.statement import featured_as
+from fedpower.report import view
 from fedpower.report.comparing import column_order, read_axes
 from fedpower.report.export import (
     score_picture,
@@ -30,18 +31,9 @@ from fedpower.report.export import (
 from fedpower.report.record import REPORT, Record, plain
 from fedpower.report.result import EIGENVALUES, Result, read_result
 from fedpower.report.text import and_more, column, count, human_bytes, percent
-from fedpower.report.view import (
-    WORTH,
-    cause_of_noise,
-    findings,
-    known_to_within,
-    ledgers_left,
-    less_noise,
-    rough_columns,
-    unused_columns,
-)
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem
+from fedpower.sums.survey import cells_warnings
 from fedpower.values import pl
 
 _ID_COLUMN = option("--id-column NAME", "Column of row ids, e.g. patient_id.")
@@ -87,7 +79,7 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
     record, promise, clipping = result.record, result.privacy, result.record.clipping
     headings = ["", "variance", "share", "known to within (90%)"]
     cells = (column(result.denoised_variance.tolist(), 3), map(percent, result.denoised_variance_ratio))
-    rows = list(zip(result.score_names, *cells, known_to_within(result), strict=True))
+    rows = list(zip(result.score_names, *cells, view.known_to_within(result), strict=True))
     shown = rows if verbose else rows[:_MOST_COMPONENTS]
     columns = 4 if result.component_angles.any() else 3  # an exact fit has no angles
     print_table(None, headings[:columns], [row[:columns] for row in shown], numbers=headings[1:3])
@@ -102,18 +94,18 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
     say(
         *([f"  and {hidden} more: --verbose or {folder / EIGENVALUES}"] if hidden else []),
         f"{', '.join(sizes)}{record.without}.{clipped}",
-        *([f"Not used: {unused_columns(result)}."] if record.unused else []),
+        *([f"Not used: {view.unused_columns(result)}."] if record.unused else []),
     )
     say(
-        f"{promise.brief}{ledgers_left(result) if promise.is_private else ''}",
+        f"{promise.brief}{view.ledgers_left(result) if promise.is_private else ''}",
         alarming=not promise.is_private,
     )
     say(f"Report: {folder / REPORT}")
-    if (cause := cause_of_noise(result)) is not None:
+    if (cause := view.cause_of_noise(result)) is not None:
         say(f"No component is determined: {in_options(cause)}.")
     if record.parameters.get("network") is not None:
         say(f"Next: fedpower analyze communities {folder} -k K")
-    elif (times := less_noise(result)) > WORTH:
+    elif (times := view.less_noise(result)) > view.WORTH:
         say(f"Hint: --aggregation secure would make the noise {times:.1f} times smaller.")
     if verbose:
         _print_details(result)
@@ -125,7 +117,7 @@ _MOST_COMPONENTS, _SOME = 10, 0.01
 def _print_details(result: Result) -> None:
     """Print the details of a result."""
     record, solver, things = result.record, result.solver, f"{result.record.counted}s"
-    say("", *findings(result))
+    say("", *view.findings(result))
     sizes = ", ".join(f"{silo.name} ({silo.rows or '?'} {things})" for silo in record.silos)
     names = f" ({', '.join(and_more(result.feature_names))})" if result.feature_names else ""
     say(
@@ -134,7 +126,7 @@ def _print_details(result: Result) -> None:
         f"Rounds: {record.n_rounds}, with {human_bytes(record.bytes_up)} up and "
         f"{human_bytes(record.bytes_down)} down.",
     )
-    if rough := rough_columns(result):
+    if rough := view.rough_columns(result):
         say(f"Spread estimated roughly, as it is below the noise: {', '.join(and_more(rough))}.")
     counts = result.score_counts
     if counts is not None:
@@ -230,8 +222,10 @@ def _scores_of(
         note(f"{file} has no column names: they are taken in the order of the fit")
     has_names = id_column is None or result.feature_names is not None
     tables = [result.select(source)] if has_names else []
-    with bar_of("rows", source.n_rows) as advance, every_problem(tables):
+    with bar_of("rows", source.n_rows) as advance, every_problem(tables, gaps=result.takes_gaps):
         yield counted(result.scored(source, id_column), advance)
+    for sentence in cells_warnings(source):
+        note(sentence, "Warning")
 
 
 def _flagged(result: Result, scores: Iterable["pl.DataFrame"], most: float) -> Iterator["pl.DataFrame"]:

@@ -397,7 +397,9 @@ class FedPCA(TransformerMixin, BaseEstimator):
         if isinstance(X, str | PathLike) or (self.result_.record.table_rules and hasattr(X, "columns")):
             return X
         require_numbers(X)
-        return validate_data(self, X, accept_sparse="csr", dtype=np.float64, order="C", reset=False)
+        finite = "allow-nan" if self.result_.takes_gaps else True
+        how: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": finite, "reset": False}
+        return validate_data(self, X, dtype=np.float64, order="C", **how)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -308,14 +308,12 @@ def write_record(place: Path, record: Record, files: Mapping[str, Mapping[str, A
 
 def read_folder(place: Path, name: str, *, command: str) -> tuple[Record, dict[str, Any]]:
     """Return the record of a folder, and one of its files: texts as tuples, numbers as read-only float64."""
-    expected = f"{place} must be a folder that `fedpower {command}` wrote, got"
-    if not place.exists():
-        raise InputError(f"no result folder at {place}")
     if not place.is_dir():
-        raise InputError(f"{expected} a file; check the path")
+        raise InputError(f"no result folder at {place}")
     absent = [file for file in (name, RUN) if not (place / file).is_file()]
     if absent:
-        raise InputError(f"{expected} one without {absent[0]}; check the path")
+        must = f"a folder that `fedpower {command}` wrote"
+        raise InputError(f"{place} must be {must}, got one without {absent[0]}; check the path")
     try:
         content = msgspec.json.decode((place / RUN).read_bytes(), type=dict[str, Any])
     except msgspec.MsgspecError:

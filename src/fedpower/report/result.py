@@ -38,9 +38,10 @@ from fedpower.report.record import (
 from fedpower.report.text import count
 from fedpower.report.view import ScoreHistogram
 from fedpower.rows.opening import open_source
-from fedpower.rows.plink import PlinkSource, fill_missing
+from fedpower.rows.plink import PlinkSource
 from fedpower.rows.source import RowSource, block_rows
 from fedpower.rows.tables import TableSource
+from fedpower.rows.units import with_gaps
 from fedpower.rules.treatment import RowTreatment
 from fedpower.values import Block, pl
 
@@ -401,18 +402,23 @@ class Result(Released):
         }
 
     def select(self, source: RowSource) -> RowSource:
-        """Return the source with the columns of the fit, as `Released.matched` does.
+        """Return the source with the columns of the fit, as `Released.matched` does."""
+        matched = self.matched(source)
+        return with_gaps(matched) if self.takes_gaps or isinstance(matched, PlinkSource) else matched
 
-        For a missing genotype stands what stood for it in the fit, the public offset, or else the mean.
-        """
-        return fill_missing(self.matched(source), self.mean if self.center is None else self.center)
+    @property
+    def takes_gaps(self) -> bool:
+        """Whether missing numbers of new rows count for nothing, as by a code book or rules."""
+        return self.code_book is not None or (self.record.rules is not None and not self.normalize)
 
     def scores(self, rows: Block) -> Array:
         """Return the scores of rows that are float64 and have the columns of the fit."""
         return np.asarray(self._treated(rows) @ self.axes - self.mean @ self.axes)
 
     def _treated(self, rows: Block) -> Block:
-        """Return unit rows where the fit normalised them."""
+        """Return unit rows where the fit normalised them, with missing cells at the offset of the fit."""
+        if isinstance(rows, np.ndarray) and np.isnan(np.sum(rows)):
+            rows = np.where(np.isnan(rows), self.mean if self.center is None else self.center, rows)
         if not self.normalize:
             return rows
         return RowTreatment(center=self.center, scale=self.scale, normalize=True).apply(rows)[0]

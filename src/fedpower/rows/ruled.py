@@ -128,26 +128,45 @@ def every_problem(sources: Iterable[RowSource], *, gaps: bool = False) -> Iterat
                 tables.setdefault(id(stored_table(source)), source)  # once for all groups of one table
         problems = {stored_table(source).name: _problems_of(source, gaps=gaps) for source in tables.values()}
         problems = {name: own for name, own in problems.items() if own}
-        if sum(map(len, problems.values())) < 2:
+        found = [*chain.from_iterable(problems.values())]
+        if len(found) < 2:
+            for column, problem, count, sentence in found:
+                if problem.got == "other words" and count > 1:  # not only in the first row
+                    ending = sentence.removeprefix(f"column '{column}'")
+                    raise CellError(f"column '{column}' of {next(iter(problems))}{ending}") from None
             raise
-        kinds: dict[str, dict[str, None]] = {}
-        for column, problem, _ in chain.from_iterable(problems.values()):
-            kinds.setdefault(_KINDS.get(problem.got, "other cells"), {})[column] = None
-        sizes = {"column": len(set(chain(*kinds.values()))), "table": len(problems)}
+        kinds: dict[str, list[tuple[str, Problem, int]]] = {}
+        for column, problem, count, _ in found:
+            kinds.setdefault(_KINDS.get(problem.got, "other cells"), []).append((column, problem, count))
+        sizes = {"column": len({column for column, *_ in found}), "table": len(problems)}
         where = " in ".join(f"{size} {thing}{'s' * (size > 1)}" for thing, size in sizes.items())
-        lines = [f"cells of {where} need rules:"]
-        lines += [f"  {kind}: {shown([*named])}" for kind, named in kinds.items()]
         if any(rules_of_source(source) for source in tables.values()):
-            lines.append("Change their rules in the code book.")
+            lines = [f"cells of {where} do not fit the rules:", *_by_kind(kinds)]
         else:
+            lines = [f"cells of {where} need rules:"]
+            lines += [f"  {kind}: {_columns_of(own)}" for kind, own in kinds.items()]
             files = " ".join(map(shlex.quote, problems)) if all(map(exists, problems)) else "FILES"
             lines.append(f"Draft them with: fedpower inspect {files} --draft codebook.toml")
         details = {name: tuple(sentence for *_, sentence in own) for name, own in problems.items()}
         raise CellError("\n".join(lines), details) from None
 
 
-def _problems_of(source: TableSource, *, gaps: bool) -> list[tuple[str, Problem, str]]:
-    """Return the problems of a table: the column, what is wrong, and a sentence about it."""
+def _columns_of(found: Iterable[tuple[str, Problem, int]]) -> str:
+    return shown([*dict.fromkeys(column for column, *_ in found)])
+
+
+def _by_kind(kinds: Mapping[str, Sequence[tuple[str, Problem, int]]]) -> Iterator[str]:
+    """Yield lines about cells that rules do not cover: which, how many, the words of rules, what to do."""
+    for kind, found in kinds.items():
+        total = sum(count for *_, count in found)
+        yield f"  {kind}: {_columns_of(found)} in {total} cell{'s' * (total > 1)}"
+        words = {column: problem.must for column, problem, _ in found if problem.got == "other words"}
+        yield from (f"    {column!r} must {must}" for column, must in words.items())
+        yield f"    {found[0][1].advice}"
+
+
+def _problems_of(source: TableSource, *, gaps: bool) -> list[tuple[str, Problem, int, str]]:
+    """Return the problems of a table: the column, what is wrong, in how many cells, and a sentence."""
     table = stored_table(source)
     own = rules_of_source(source) or TableRules(rules=()).completed(source.columns)
     rules, columns = own.kept, own.columns
@@ -162,7 +181,7 @@ def _problems_of(source: TableSource, *, gaps: bool) -> list[tuple[str, Problem,
             problems[key] = (called, known, total + count, at)
         row += len(batch)
     return [
-        (column, problem, problem.sentence(called, count=count, row=at))
+        (column, problem, count, problem.sentence(called, count=count, row=at))
         for (column, *_), (called, problem, count, at) in problems.items()
     ]
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from fedpower.exceptions import InputError, is_showable
-from fedpower.values import LARGEST, require_distinct
+from fedpower.values import LARGEST, require_distinct, shown
 
 Kind = Literal[
     "number", "levels", "ordered", "yes/no", "date", "rating", "person", "item", "comparison", "drop"
@@ -272,7 +272,13 @@ def table_rules(content: Any, where: str) -> TableRules:
     """Return the rules that a mapping from columns gives, or refuse them in one sentence."""
     if not isinstance(content, Mapping):
         raise InputError(f"the rules in {where} must be a table from columns to rules, got {content!r}")
-    rules = TableRules(rules=tuple(_rule(name, given, where) for name, given in content.items()))
+    full = {name: _in_full(given) for name, given in content.items()}
+    odd = [name for name, rule in full.items() if isinstance(rule, Mapping) and _kind_of(rule) not in _KINDS]
+    if odd:
+        called = f"the rule{'s' if len(odd) > 1 else ''} of {shown(odd)} in {where}"
+        got = _kind_of(full[odd[0]])
+        raise InputError(f"{called} must have a kind, one of {', '.join(_KINDS)}, got {got!r}")
+    rules = TableRules(rules=tuple(_rule(name, given, where) for name, given in full.items()))
     require_distinct(f"the rules in {where}", rules.features)
     marked = sorted(rule.kind for rule in rules.kept if rule.kind in ("person", "item") or rule.items)
     if marked and (marked != ["item", "person", "rating"] or len(rules.kept) > len(marked)):
@@ -303,9 +309,12 @@ def _in_full(given: Any) -> Any:
     return {"levels": list(given)} if isinstance(given, list | tuple) else given
 
 
+def _kind_of(given: Mapping[str, Any]) -> Any:
+    return given.get("kind", next((kind for kind, key in _LISTED.items() if key in given), None))
+
+
 def _rule(column: str, given: Any, where: str) -> Rule:
     called = f"the rule of '{column}' in {where}"
-    given = _in_full(given)
 
     def require(holds: bool, key: str, must: str) -> None:
         if not holds:
@@ -314,9 +323,7 @@ def _rule(column: str, given: Any, where: str) -> Rule:
 
     if not isinstance(given, Mapping):
         raise InputError(f"{called} must be a table, a kind or a list of levels, got {type(given).__name__}")
-    kind = given.get("kind", next((kind for kind, key in _LISTED.items() if key in given), None))
-    if kind not in _KINDS:
-        raise InputError(f"{called} must have a kind, one of {', '.join(_KINDS)}, or levels, got {kind!r}")
+    kind = _kind_of(given)
     if not is_showable(column) or not (column or kind == "drop"):
         raise InputError(f"the rules in {where} must be of columns whose names can be shown, got {column!a}")
     odd = [key for key in given if key not in ("kind", *_KEYS[kind])]
