@@ -175,6 +175,42 @@ def test_what_one_silo_cannot_afford_costs_nobody(here):
         assert n_charged() == [0, 0, 0]
 
 
+def test_another_translation_is_refused_before_anybody_is_charged_until_a_version_is_declared(here):
+    Path("south.toml").write_text('[data]\npath = "south.parquet"\n[columns.factors]\nbmi = 2.0\n')
+    terms = ("-k", 2, "--epsilon", 0.5, "--delta", 1e-6, "--ledger", "ledgers")
+    missing = run("fit", *FILES, *terms, "-o", "out")
+    assert (
+        "got 'ledgers', which does not exist; create ledgers with `fedpower ledger create" in missing.stderr
+    )
+    make_ledgers("ledgers")
+    paths = [Path("ledgers", f"{name}.ledger") for name in SIZES]
+    succeed("fit", *FILES, *terms, "-o", "out")
+    before = [path.read_bytes() for path in paths]
+    files = ["south.toml" if path == "south.parquet" else path for path in FILES]
+    for declared, reason in (
+        ((), "declare a new version with --data-version south=2"),
+        (("--data-version", "south=2"), "for all silos with --data-version 2, or change --epsilon to make"),
+    ):
+        refused = run("fit", *files, *terms, *declared, "-o", "other")
+        assert refused.exit_code == 2
+        assert reason in refused.stderr
+        assert [path.read_bytes() for path in paths] == before
+    succeed("fit", *files, *terms, "--data-version", 2, "-o", "other")
+
+
+def test_a_study_that_was_begun_and_cannot_be_paid_for_to_its_end_costs_nobody(here):
+    make_ledgers(epsilon=1.0)
+    terms = ("-k", 2, "--delta", 1e-6, "--ledger", ".")
+    succeed("fit", *FILES, *terms, "--epsilon", 0.9, "--prepare-only", "-o", "book.toml")
+    begun = n_charged()
+    less = ("--epsilon", 0.5, "--delta", 1e-6, "--reason", "board")
+    succeed("ledger", "set-cap", "east.ledger", *less)
+    refused = run("fit", *FILES, *terms, "--epsilon", 0.9, "-o", "out")
+    assert refused.exit_code == 2
+    assert "left at delta=1e-06" in refused.stderr
+    assert n_charged() == begun
+
+
 @pytest.mark.parametrize("more", [("-k", 1), ("--prepare-only",), ("--network", "edge", "--nodes", "n.txt")])
 def test_a_full_disk_is_found_before_anything_is_charged(here, more, monkeypatch):
     make_ledgers()

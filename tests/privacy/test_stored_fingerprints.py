@@ -129,8 +129,9 @@ TERMS = {"n_components": 1, "epsilon": 0.01, "delta": 1e-6, "row_norm": 3.0}
 WORLDS = (0, 1)
 
 
-def fit(silo: Any, ledger: Path, **terms: Any) -> FedPCA:
-    return fed_pca(**{**TERMS, **terms}).fit_silos({"north": silo}, ledgers={"north": ledger})
+def fit(silo: Any, ledger: Path, *, version: str = "1", **terms: Any) -> FedPCA:
+    model = fed_pca(**{**TERMS, **terms})
+    return model.fit_silos({"north": silo}, ledgers={"north": ledger}, data_version=version)
 
 
 def read_frame(path: Path) -> pd.DataFrame:
@@ -208,13 +209,18 @@ def test_a_silo_s_own_names_and_units_are_answered_in_both_worlds(tmp_path, firs
     rows[0, 1] = world
     ledger, path = make_ledger(tmp_path / "north.ledger"), tmp_path / "north.csv"
     pd.DataFrame(rows, columns=["a", "b", "c"]).to_csv(path, index=False)
-    for reading in (first, second):
+    for version, reading in enumerate((first, second), start=1):
         source = open_source(path, **reading)
         columns = tuple(name for name in ("a", "x") if name in source.columns)
-        fit(source.select(columns, extra="drop") if "rename" in reading else source, ledger)
+        source = source.select(columns, extra="drop") if "rename" in reading else source
+        if version == 2 and "columns" not in reading:
+            with pytest.raises(LedgerError, match=r"match version '1' .* with data_version=\{'north': '2'\}"):
+                fit(source, ledger)
+            assert spent(ledger).n_releases == 1
+        fit(source, ledger, version=str(version))
 
 
-def test_another_reading_of_a_version_and_silos_by_another_column_are_other_releases(tmp_path):
+def test_another_reading_and_silos_by_another_column_are_new_versions_and_other_releases(tmp_path):
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 2)), columns=["a", "b"])
     path = tmp_path / "north.csv"
     table.to_csv(path, index=False)
@@ -226,9 +232,11 @@ def test_another_reading_of_a_version_and_silos_by_another_column_are_other_rele
     )
     for name, (one, other) in zip(("units", "groups"), readings, strict=True):
         ledger = make_ledger(tmp_path / f"{name}.ledger")
-        for reading, expected in ((one, 1), (other, 2), (one, 2)):
-            fit(reading, ledger)
+        for reading, version, expected in ((one, "1", 1), (other, "2", 2), (one, "1", 2)):
+            fit(reading, ledger, version=version)
             assert spent(ledger).n_releases == expected
+            with pytest.raises(LedgerError, match="must match version"):
+                fit(other if reading is one else one, ledger, version=version)
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -236,6 +236,7 @@ _STUDIED = ("node", "study run", "study status", "study check", "study show")
 """Commands that read options from a study file, whose keys are Python's names."""
 
 _VALUE = r"""'[^']*'|"[^"]*"|\[[^\]]*\]|\{[^}]*\}|[\w.]*\w\b(?!\()"""
+_PAIR = re.compile(r"\{'([^']*)': '([^']*)'\}")
 _NETWORK = re.compile(r"unit=('edge'|Edge\(\) or Node\(\))")
 _WORDS = re.compile(
     rf"""(?P<quoted>(?<!\w)'[^']*'|"[^"]*"|`[^`]*`)|(?P<before>\b(?:with|correct|give|change) )?"""
@@ -274,6 +275,8 @@ def in_options(sentence: str, command: str = "fit") -> str:
             return f"{before}{name} = {value.lower() if value in ('True', 'False') else value}"
         if value == "False":
             return before + known[name].replace("--", "--no-", 1)
+        if pair := _PAIR.fullmatch(value or ""):
+            value = f"{pair[1]}={pair[2]}"
         is_flag = value in (None, "True") or value.startswith("{")
         given = "" if is_flag else shlex.quote(value.strip(_MARKS).replace("', '", ","))
         return f"{before}{known[name]} {given}".rstrip()

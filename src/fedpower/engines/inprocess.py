@@ -22,7 +22,7 @@ from fedpower.protocol.coordinator import Answers, Arrived, Coordinator, Receipt
 from fedpower.protocol.messages import Message
 from fedpower.protocol.outcome import REHEARSED, Outcome, conclude
 from fedpower.protocol.secure import Identity
-from fedpower.protocol.silo import assemble
+from fedpower.protocol.silo import PrivateReleases, assemble
 from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
 from fedpower.protocol.study import MOST_ROWS, Budget, Study, sums_moment
 from fedpower.rows.fingerprint import fingerprint, reading_of
@@ -193,9 +193,13 @@ def _run(
             )
             for name, moment in moments.items()
         }
-        # A study that one silo cannot afford must not cost the others.
+        # A study that one silo cannot afford, or not go on with, must not cost the others.
+        peers: list[PrivateReleases] = []
         for silo in silos.values():
             silo.releases.check_affordable()
+            if isinstance(silo.releases, PrivateReleases) and how.ledgers and not study.is_secure:
+                peers.append(silo.releases)
+                silo.releases.peers = peers
         solver = start(settings, rng, run)
         coordinator = Coordinator(
             solver, list(silos), study=study, run=run, min_silos=min_silos, on_round=how.on_round

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import math
 import os
@@ -14,7 +15,7 @@ import re
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,7 +66,8 @@ class DataVersion:
     fingerprint: str = field(repr=False)
     reading: str = ""
     data_set: str | None = None
-    declared_by: str = "data_version"
+    declared_by: str = ""
+    """What declares another version; by default the parameter of a fit."""
 
     def __post_init__(self) -> None:
         check_label("a version of data", self.version)
@@ -75,6 +77,13 @@ class DataVersion:
     @property
     def name(self) -> str:
         return f"version {self.version}" + (f", read as {self.reading[:16]}" if self.reading else "")
+
+    @property
+    def identity(self) -> str:
+        """The fingerprint of what is stored, and of how the silo reads it where it translates anything."""
+        if not self.reading:
+            return self.fingerprint
+        return hashlib.sha256(f"{self.fingerprint}\n{self.reading}".encode()).hexdigest()
 
 
 # --- what it costs ---------------------------------------------------------------------------------
@@ -222,9 +231,15 @@ class _History:
     def owner(self) -> Owner:
         return self.all(Owner)[-1]
 
-    def fingerprint_of(self, data: DataVersion) -> str | None:
+    def identity_of(self, data: DataVersion) -> str | None:
+        """Return which rows a version was recorded as, in the same columns."""
         found = (data.version, data.columns)
-        return next((v.fingerprint for v in self.all(Version) if (v.name, v.columns) == found), None)
+        known = next((v.fingerprint for v in self.all(Version) if (v.name, v.columns) == found), None)
+        # Earlier versions of fedpower recorded what is stored alone, and named releases by the reading.
+        named = f"/{data.name}"
+        if known == data.fingerprint and any(made.study.endswith(named) for made in self.all(Release)):
+            return data.identity
+        return known
 
     def account(self, study: str | None = None, key: str = "") -> Account:
         """Return the account; only of one study's releases, and of keys that begin with ``key``."""
@@ -430,7 +445,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             spent = history.account(study)
             if study_mu is not None and spent.charged(mu).mu > study_mu * (1 + ROUNDING):
                 must = f"a study must stay within its agreed epsilon, but study {study[:12]} asks for more"
-                raise BudgetError(f"{must}; repeat the same questions, or agree on a new study")
+                raise BudgetError(f"{must}; repeat the same questions, or agree on a new study file")
             sent = payload()
             if not isinstance(sent, bytes):
                 raise TypeError(f"a payload must return bytes, got {type(sent).__name__}")
@@ -447,9 +462,10 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
     def check_rows(self, data: DataVersion) -> None:
         """Refuse rows other than those recorded as their version; writes nothing."""
         self.check_owner(data.silo, data.data_set)
-        if self._history().fingerprint_of(data) not in (None, data.fingerprint):
+        if self._history().identity_of(data) not in (None, data.identity):
             must = f"the data of silo {data.silo!r} must match version {data.version!r} in its ledger"
-            hint = f"declare a new version with {data.declared_by} (a new charge), or restore the old data"
+            by = data.declared_by or f"data_version={ {data.silo: unused_version([self])} }"
+            hint = f"declare a new version with {by} (a new charge), or restore the old data"
             raise LedgerError(f"{must}, got other data; {hint} (nothing left the silo)")
 
     def check_owner(self, silo: str, data_set: str | None) -> None:
@@ -461,11 +477,18 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
                 must = f"ledger {self._label} must belong to {named}"
                 raise InputError(f"{must}, got the ledger of {what} {own!r}; use one ledger for each")
 
-    def check_affordable(self, *, study: str, mu: float, slack_delta: float = 0.0) -> None:
-        """Refuse a study that would overspend, unless it already has releases here."""
+    def check_affordable(
+        self, *, study: str, mu: float, slack_delta: float = 0.0, begun: bool = False
+    ) -> None:
+        """Refuse a study that would overspend, unless it already has releases here.
+
+        With ``begun`` it is to have more of them, and what they may still cost must fit.
+        """
         history = self._history()
-        if not history.account(study).n_releases:
-            history.account().require(history.owner.silo, mu, slack_delta)
+        spent = history.account(study)
+        if begun or not spent.n_releases:
+            rest = math.sqrt(max(0.0, (mu - spent.mu) * (mu + spent.mu)))
+            history.account().require(history.owner.silo, rest, max(0.0, slack_delta - spent.slack_delta))
 
     @property
     def owner(self) -> Owner:
@@ -609,8 +632,8 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         )
         if settled != owner:
             self._append(settled)
-        if self._history().fingerprint_of(data) is None:
-            self._append(Version(name=data.version, columns=data.columns, fingerprint=data.fingerprint))
+        if self._history().identity_of(data) is None:
+            self._append(Version(name=data.version, columns=data.columns, fingerprint=data.identity))
 
     def _be_durable(self) -> None:
         if self._path is not None:
@@ -642,6 +665,12 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         if refusal is None:
             return self._damaged()
         return LedgerError(f"ledger {self._label} {refusal} (nothing left the silo)")
+
+
+def unused_version(ledgers: Iterable[Ledger]) -> str:
+    """Return a version of data that no ledger has recorded."""
+    used = {version.name for ledger in ledgers for version in ledger._history().all(Version)}
+    return next(name for name in map(str, itertools.count(2)) if name not in used)
 
 
 def _seal_of(previous: str, body: str) -> str:

@@ -41,7 +41,7 @@ def recorded_as(study: Study, data: DataVersion | None) -> str:
     return f"{study.ledger_name}/{'this fit' if data is None else data.name}"
 
 
-def _key(query: Query, study: Study, data: DataVersion | None, channel: Channel) -> str:
+def key_of(query: Query, study: Study, data: DataVersion | None, channel: Channel) -> str:
     """Return the identity of a question: equal questions get the stored answer."""
     version = "" if data is None else data.name
     parts = query.label, version, study.ledger_name, channel.key, query.public
@@ -88,7 +88,7 @@ def release(
     """
     budget = study.budget
     assert budget is not None, "what is released is noised"
-    price, key = budget.price(query.label), _key(query, study, data, channel)
+    price, key = budget.price(query.label), key_of(query, study, data, channel)
 
     def answer(asked: Query) -> NDArray[np.int64]:
         added = noise_of(asked, study, channel.sizes)

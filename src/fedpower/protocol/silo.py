@@ -6,13 +6,15 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from fedpower.exceptions import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import ALIGNMENTS, Array, is_orthonormal, lower_of, misalignment, orth, symmetric_of
-from fedpower.privacy.ledger import DataVersion, Ledger
+from fedpower.privacy.ledger import DataVersion, Ledger, unused_version
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.messages import (
     Answer,
@@ -33,8 +35,8 @@ from fedpower.protocol.messages import (
     read_only,
     rounded,
 )
-from fedpower.protocol.query import Rows, Step, moment_of, norm_of, query_of
-from fedpower.protocol.release import Answering, Plain, noise_of, recorded_as, release
+from fedpower.protocol.query import Query, Rows, Step, moment_of, norm_of, query_of
+from fedpower.protocol.release import Answering, Plain, key_of, noise_of, recorded_as, release
 from fedpower.protocol.secure import Identity, KeyGoneError, SiloSessions
 from fedpower.protocol.study import Study
 from fedpower.sums.local import LocalMoment
@@ -134,14 +136,11 @@ class PrivateReleases:
             ledger.check_rows(data)
         self.rows, self._study, self._budget, self.ledger = rows, study, study.budget, ledger
         self._recorded_as, self.sessions = recorded_as(study, data), sessions
+        # All silos of a fit on one machine, until one of them gives its first new answer.
+        self.peers = list[PrivateReleases]()
+        self._data, self._plain, self._asked = data, Plain((rows.n_rows,)), set[str]()
         self._release = functools.partial(
-            release,
-            rows=rows,
-            study=study,
-            data=data,
-            ledger=ledger,
-            noise=source,
-            channel=Plain((rows.n_rows,)),
+            release, rows=rows, study=study, data=data, ledger=ledger, noise=source
         )
         self._moment: tuple[Moments, float, str] | None = None
 
@@ -164,6 +163,34 @@ class PrivateReleases:
         mu, slack_delta = self._budget.study_mu, self._budget.slack_delta
         self.ledger.check_affordable(study=name, mu=mu, slack_delta=slack_delta)
 
+    def check_next(self, query: Query) -> None:
+        """Refuse a new question where the study's budget cannot pay for it and for all after it."""
+        asked = {*self._asked, key_of(query, self._study, self._data, self._plain)}
+        charged = {entry.key for entry in self.ledger.entries() if entry.study == self._recorded_as}
+        if charged - asked:
+            version = unused_version(silo.ledger for silo in self.peers)
+            raise BudgetError(
+                f"a study must stay within its agreed epsilon, but silo {self.ledger.owner.silo!r} has spent "
+                "it on other questions of an earlier run; declare a new version for all silos with "
+                f"data_version={version!r}, or change epsilon to make a new study (nothing was charged)"
+            )
+        mu, slack_delta = self._budget.study_mu, self._budget.slack_delta
+        self.ledger.check_affordable(study=self._recorded_as, mu=mu, slack_delta=slack_delta, begun=True)
+
+    def _release_plain(self, query: Query, **how: Any) -> tuple[NDArray[np.int64], str]:
+        """Return a release that is no part of a secure sum.
+
+        Answers of one silo decide on later questions to all. So before a fit on one machine charges the first
+        new answer, every silo must be able to answer what comes after it.
+        """
+        key = key_of(query, self._study, self._data, self._plain)
+        self._asked.add(key)
+        if self.peers and not self.ledger.has(key):
+            for silo in tuple(self.peers):
+                silo.check_next(query)
+            self.peers.clear()
+        return self._release(query, channel=self._plain, **how)
+
     def open(self, call: OpenSession, *, run: str) -> SessionKey:
         sessions = self.sessions
         assert sessions is not None, "sessions are of secure studies"
@@ -179,7 +206,7 @@ class PrivateReleases:
         asked = query_of(self._study, ask.label, ask.public)
         sessions = self.sessions
         if ask.session is None or sessions is None:
-            integers, made_for = self._release(asked, run=run)
+            integers, made_for = self._release_plain(asked, run=run)
             return QueryAnswer(words=frozen(integers.view(np.uint64)), made_for=made_for)
         sessions.check(ask.session, run)
         # Refused before the key is bound to the session.
@@ -196,7 +223,7 @@ class PrivateReleases:
     def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
         if self._has_steps():
             query = Step(budget=self._budget, n_rows=self.rows.n_rows)
-            integers, _ = self._release(query)
+            integers, _ = self._release_plain(query)
             mean = noise_of(query, self._study, (self.rows.n_rows,)).values(integers)
         else:
             mean = self._noised_moment(run)[0].mean
@@ -230,7 +257,7 @@ class PrivateReleases:
 
             take_local_steps(multiply, ask)
 
-        integers, _ = self._release(query, asking=asking, times=ask.n_local_steps)
+        integers, _ = self._release_plain(query, asking=asking, times=ask.n_local_steps)
         stored = noise.values(integers.reshape(ask.n_local_steps, -1).T).T
         left = iter(stored)
         outcome = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
@@ -243,7 +270,7 @@ class PrivateReleases:
         """Return the silo's noised moment, its trace and the run that it was released for."""
         if self._moment is None:
             query, n_rows = moment_of(self._study), self.rows.n_rows
-            integers, made_for = self._release(query, run=run)
+            integers, made_for = self._release_plain(query, run=run)
             values = noise_of(query, self._study, (n_rows,)).values(integers)
             below, mean, trace = query.read(values, n_rows)
             mean = np.zeros(self._study.n_features) if mean is None else mean
