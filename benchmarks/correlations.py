@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.data_sets import Array, packaged
-from benchmarks.fits import fed_covariance
+from benchmarks.fits import congruence, fed_covariance
 from benchmarks.public_tables import TABLES, tables
 from benchmarks.runner import Table, case, say, values
 from fedpower import FedCovariance
-from fedpower.analysis import Correlations, FactorAnalysis, Regression, congruence
+from fedpower.analysis import Correlations, FactorAnalysis, Regression
 from fedpower.report.covariance import Covariance
 
 DELTA = 1e-6

@@ -16,18 +16,10 @@ import numpy as np
 import scipy.stats
 
 from benchmarks.data_sets import Array, packaged
-from benchmarks.fits import fed_covariance
+from benchmarks.fits import congruence, fed_covariance
 from benchmarks.runner import Record, Table, case, on_every_core
 from fedpower import CodeBook, FedCovariance
-from fedpower.analysis import (
-    AdjustedPCA,
-    Correlations,
-    FactorAnalysis,
-    MeanTests,
-    ProcessMonitor,
-    Regression,
-    congruence,
-)
+from fedpower.analysis import AdjustedPCA, Correlations, FactorAnalysis, MeanTests, ProcessMonitor, Regression
 from fedpower.report.covariance import Covariance
 
 DELTA = 1e-6

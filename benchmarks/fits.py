@@ -6,6 +6,8 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
 from fedpower import CodeBook, FedCovariance, FedPCA
 from fedpower.options import Options, from_flat
@@ -44,3 +46,11 @@ def comparisons(items: Sequence[str], winner: str = "winner", loser: str = "lose
 def fed_covariance(**given: Any) -> FedCovariance:
     known = signature(FedCovariance).parameters
     return FedCovariance(**{name: value for name, value in values_of(given).items() if name in known})
+
+
+def congruence(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return Tucker's congruence of each factor with its match in another solution."""
+    lengths = np.linalg.norm(one, axis=0)[:, None] * np.linalg.norm(other, axis=0)[None, :]
+    cosines = np.abs(one.T @ other) / lengths
+    rows, columns = linear_sum_assignment(cosines, maximize=True)
+    return np.asarray(cosines[rows, columns][np.argsort(columns)])

@@ -19,7 +19,8 @@ from sklearn.base import clone
 
 from benchmarks.runner import MissingError, Record, Table, case
 from fedpower import Edge, FedCovariance, Node
-from fedpower.analysis import Communities, agreement
+from fedpower.analysis import Communities
+from fedpower.analysis.communities import agreement
 
 FOLDER = "graspologic/datasets/mice/"
 REGIONS, FIBRES, DELTA = 332, 100, 1e-6

@@ -11,16 +11,9 @@ from sklearn.decomposition import FactorAnalysis as CentralFactors
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.pipeline import make_pipeline
 
+from benchmarks.fits import congruence
 from fedpower import FedCovariance
-from fedpower.analysis import (
-    AdjustedPCA,
-    Correlations,
-    FactorAnalysis,
-    MeanTests,
-    ProcessMonitor,
-    Regression,
-    congruence,
-)
+from fedpower.analysis import AdjustedPCA, Correlations, FactorAnalysis, MeanTests, ProcessMonitor, Regression
 from fedpower.exceptions import InputError
 from fedpower.report.covariance import Covariance
 

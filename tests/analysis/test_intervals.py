@@ -7,7 +7,8 @@ import pytest
 from sklearn.base import clone
 
 from benchmarks.derived import LEVEL, Law, drawn_release, held, release, truths
-from fedpower.analysis import AdjustedPCA, Correlations, ProcessMonitor, Regression, congruence, factor
+from benchmarks.fits import congruence
+from fedpower.analysis import AdjustedPCA, Correlations, ProcessMonitor, Regression, factor
 from fedpower.analysis.base import draws
 from fedpower.report.covariance import Covariance
 

@@ -13,7 +13,8 @@ from sklearn.metrics import adjusted_rand_score
 from benchmarks.fits import fed_pca
 from budgets import ledgers_in
 from fedpower import Edge, FedCovariance, FedPCA, Node
-from fedpower.analysis import Communities, agreement
+from fedpower.analysis import Communities
+from fedpower.analysis.communities import agreement
 from fedpower.estimator.fit_warnings import ClippingWarning
 from fedpower.exceptions import BudgetError, InputError, NoiseWarning
 from fedpower.privacy.ledger import Ledger

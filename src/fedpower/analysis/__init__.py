@@ -23,13 +23,12 @@ ANALYSES = {
 }
 """The registry: by command of ``fedpower analyze``, a module, its class and what the command does."""
 
-_OTHERS = {"agreement": "communities", "congruence": "factor"}
-__all__ = [*(name for _, name, _ in ANALYSES.values()), *_OTHERS]  # noqa: PLE0604 - names
+__all__ = [name for _, name, _ in ANALYSES.values()]
 
 
 def __getattr__(name: str) -> Any:
     """Import an analysis when it is asked for: the command line lists them without scikit-learn."""
-    homes = {name: module for module, name, _ in ANALYSES.values()} | _OTHERS
+    homes = {name: module for module, name, _ in ANALYSES.values()}
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = homes[name]

@@ -221,21 +221,7 @@ class Communities(Analysis):
 
 
 def agreement(truth: Any, found: Any) -> float:
-    """Return the share of nodes on which two labellings agree.
-
-    Labels are matched so that the share is largest.
-
-    Parameters
-    ----------
-    truth, found : array-like of shape (n_nodes,)
-        Labels.
-
-    Examples
-    --------
-    >>> from fedpower.analysis import agreement
-    >>> agreement(["a", "a", "b", "b"], [1, 1, 0, 1])
-    0.75
-    """
+    """Return the share of nodes on which two labellings agree, matched so that it is largest."""
     table = contingency_matrix(truth, found)
     return float(table[scipy.optimize.linear_sum_assignment(table, maximize=True)].sum() / table.sum())
 

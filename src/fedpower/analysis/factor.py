@@ -119,29 +119,6 @@ class FactorAnalysis(Analysis):
             yield base.interval_chart(f"Loadings of {factor}", self.columns_, *ends, caption=caption)
 
 
-def congruence(one: Array, other: Array) -> Array:
-    """Return Tucker's congruence of each factor with its match in another solution.
-
-    Factors are matched so that the congruences are largest. Order and signs do not matter.
-
-    Parameters
-    ----------
-    one, other : ndarray of shape (d, k)
-        Loadings.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedpower.analysis import congruence
-    >>> congruence(np.eye(3)[:, :2], -np.eye(3)[:, [1, 0]])
-    array([1., 1.])
-    """
-    lengths = np.linalg.norm(one, axis=0)[:, None] * np.linalg.norm(other, axis=0)[None, :]
-    cosines = np.abs(one.T @ other) / lengths
-    rows, columns = scipy.optimize.linear_sum_assignment(cosines, maximize=True)
-    return np.asarray(cosines[rows, columns][np.argsort(columns)])
-
-
 class _Fitted(NamedTuple):
     """Correlations, the weights of their squared errors, and the unrotated loadings that minimise these."""
 

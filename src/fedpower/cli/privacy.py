@@ -165,8 +165,6 @@ _AUDITED, _ATTACKED = (4.0,), (0.5, 1.0, 4.0, 10.0)
     option("--confidence", "Probability that sound code passes.", float, default=0.999),
     option("--halved", "Run only the controls, whose noise is too small."),
     option("--attack", "Show the attack that noise prevents."),
-    option("--rows", "With --attack: rows of a silo.", click.IntRange(2), default=1000),
-    option("--n-steps", "With --attack: rounds that the coordinator reads.", click.IntRange(1), default=10),
     "as_json quiet",
 )  # fmt: skip
 def audit(*, attack: bool, epsilon: tuple[float, ...], runs: int | None, **given: Any) -> int:
@@ -264,37 +262,22 @@ def _audit_row(report: Any) -> tuple[str, ...]:
 # --- attack ----------------------------------------------------------------------------------------
 
 
-def _play_attack(
-    epsilons: list[float], runs: int, *, delta: float, rows: int, n_steps: int, as_json: bool, **_: Any,
-) -> None:  # fmt: skip
+def _play_attack(epsilons: list[float], runs: int, *, delta: float, as_json: bool, **_: Any) -> None:
     """Play the attack at every ε, and print what it reads."""
     from fedpower.experiments import attack as played  # noqa: PLC0415
 
-    setting = played.AttackSetting(n_rows=rows, n_steps=n_steps, delta=delta)
+    setting = played.AttackSetting(delta=delta)
     with bar_of("runs") as advance:
         results = played.attack(epsilons, setting=setting, seeds=range(runs), on_progress=advance)
-    by_round, chance = played.error_by_round(setting), played.chance_cosine(setting)
+    chance = played.chance_cosine(setting)
     if as_json:
-        record = {"setting": asdict(setting), "chance_cosine": chance}
-        record |= {"error_by_round_without_noise": by_round}
-        print_json(record | {"results": jsonable(results)})
+        record = {"setting": asdict(setting), "chance_cosine": chance, "results": jsonable(results)}
+        print_json(record)
         return
-    headings = ("noise", "ε", "error", "range", "cosine", "range of it")
-    shown = [
-        (
-            result.mode,
-            f"{result.epsilon:g}",
-            f"{result.error:.2g}",
-            " – ".join(f"{end:.2g}" for end in result.error_range),
-            f"{result.row_cosine:.2f}",
-            " – ".join(f"{end:.2f}" for end in result.row_cosine_range),
-        )
-        for result in results
-    ]
+    headings = ("noise", "ε", "error", "cosine")
+    shown = [(it.mode, f"{it.epsilon:g}", f"{it.error:.2g}", f"{it.row_cosine:.2f}") for it in results]
     print_table(None, headings, shown, numbers=headings[1:])
-    known = next((count for count, error in enumerate(by_round, 1) if error < 1e-6), None)
-    say("Error: of the covariance that the coordinator computes. Cosine: of its guess of a person's row.")
-    when = f"the coordinator knows the covariance and the row after {known} rounds"
-    if not known:
-        when = f"{len(by_round)} rounds are too few to know it"
-    say(f"Without noise {when}. With noise the row stays a guess: a blind one has cosine {chance:.2f}.")
+    say(
+        "Error: of the covariance that the coordinator computes. Cosine: of its guess of a person's row. "
+        f"Without noise it knows both. With noise the row stays a guess: a blind one has cosine {chance:.2f}."
+    )

@@ -114,9 +114,7 @@ class _AttackResult:
     mode: NoiseMode
     epsilon: float
     error: float
-    error_range: tuple[float, float]
     row_cosine: float
-    row_cosine_range: tuple[float, float]
 
 
 def attack(
@@ -139,17 +137,8 @@ def attack(
             if on_progress:
                 on_progress(1)
         error, cosine = np.median(outcomes, axis=0).tolist()
-        ranges = [(min(each), max(each)) for each in outcomes.T.tolist()]
-        results.append(_AttackResult(mode, epsilon, error, ranges[0], cosine, ranges[1]))
+        results.append(_AttackResult(mode, epsilon, error, cosine))
     return results
-
-
-def error_by_round(setting: AttackSetting) -> list[float]:
-    """Return ‖Â − A‖_F/‖A‖_F after every round of a run without noise."""
-    exact = moment_of(silo_rows(setting, seed=0)[0]).moment()
-    bases, products = overhear("none", math.inf, setting, 0, SystemNoise())
-    counts = range(1, len(bases) + 1)
-    return [_relative_error(rebuild(bases[:count], products[:count]), exact) for count in counts]
 
 
 def chance_cosine(setting: AttackSetting) -> float:
