@@ -30,13 +30,6 @@ def write_layer(path: Path, adjacency: Array) -> Path:
             sparse.save_npz(path, sparse.csr_array(adjacency))
         case ".npy":
             np.save(path, adjacency)
-        case ".graphml":
-            nodes = "".join(f'<node id="{name}"/>' for name in names)
-            lines = "".join(f'<edge source="{one}" target="{two}"/>' for one, two in edges)
-            path.write_text(
-                '<?xml version="1.0"?><graphml xmlns="http://graphml.graphdrawing.org/xmlns">'
-                f'<graph edgedefault="undirected">{nodes}{lines}</graph></graphml>'
-            )
         case ".parquet":
             import pyarrow as pa
             import pyarrow.parquet as pq

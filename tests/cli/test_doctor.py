@@ -11,8 +11,6 @@ import pytest
 from hospitals import run, succeed
 from packaging.requirements import Requirement
 
-from fedpower import native
-
 doctor = importlib.import_module("fedpower.cli.doctor")
 ASKED = [Requirement("numpy>=2.0"), Requirement("scikit-learn>=1.6")]
 SELF_TESTS = ("exact_fit", "private_fit", "ledger", "loops", "device")
@@ -114,15 +112,6 @@ def test_what_is_broken_is_reported_with_advice_and_status_1(monkeypatch):
     assert "ZeroDivisionError: by zero: make the environment again" in said.stdout
     assert "isolation        absent  NO ISOLATION" in said.stdout
     assert said.stderr == ""
-
-
-def test_it_is_reported_whether_loops_in_c_run(monkeypatch):
-    if native.loops() is not None:
-        assert doctor.loops() == native.account()
-    monkeypatch.setenv("FEDPOWER_NATIVE", "0")
-    with pytest.raises(doctor.FailedError, match="NumPy") as raised:
-        doctor.loops()
-    assert raised.value.state == "absent"
 
 
 def test_noise_that_is_constant_is_noticed(monkeypatch):

@@ -223,7 +223,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(beds, words, sentence):
 
 
 N_NODES = 60
-NETWORKS = ("north.csv", "south.npz", "east.graphml", "west.parquet")
+NETWORKS = ("north.csv", "south.npz", "east.tsv", "west.parquet")
 EDGES = ("--network", "edge", "--nodes", "nodes.txt")
 
 

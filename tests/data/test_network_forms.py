@@ -23,7 +23,7 @@ def dense(network: NetworkSource) -> Any:
     return [layer.toarray().tolist() for layer in network.layers]
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "npz", "npy", "graphml"])
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "npz", "npy"])
 def test_every_form_is_the_same_network(tmp_path, ending):
     adjacency, _ = planted(20)
     path = write_layer(tmp_path / f"north.{ending}", adjacency)
@@ -93,25 +93,3 @@ def test_is_refused_in_a_sentence(case):
     with pytest.raises(InputError, match=said) as caught:
         open_network(data, **{"unit": "edge", "nodes": NODES, **changed})
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "text", ["<graphml><graph><edge/></graph></graphml>", "no xml", "<graphml><node", "<!DOCTYPE a><b/>"]
-)
-def test_what_is_no_graphml_is_refused(tmp_path, text):
-    path = tmp_path / "bad.graphml"
-    path.write_text(text)
-    with pytest.raises(InputError, match="GraphML"):
-        open_network(path, unit="edge")
-
-
-def test_graphml_has_weights_by_the_key_of_that_name(tmp_path):
-    path = tmp_path / "weighted.graphml"
-    path.write_text(
-        '<graphml><key id="d1" for="edge" attr.name="weight"/><key id="d2" attr.name="colour"/><graph>'
-        '<node id="a"/><node id="b"/><edge source="a" target="b"><data key="d2">9</data>'
-        '<data key="d1">2.5</data></edge></graph></graphml>'
-    )
-    found = open_network(path, unit="edge", edge_weight=5.0)
-    assert found.columns == ("a", "b")
-    assert found.layers[0].toarray()[0, 1] == 0.5

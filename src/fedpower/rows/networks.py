@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 
 from fedpower.exceptions import CellError, InputError, NoRowsError, require
 from fedpower.rows.arrays import canonical
-from fedpower.rows.fingerprint import StoredData, stored_files, stored_under
-from fedpower.rows.opening import Reading, existing, open_source
+from fedpower.rows.fingerprint import StoredData, stored_under
+from fedpower.rows.opening import Reading, open_source
 from fedpower.rows.source import Extra, RowSource, pick_columns
-from fedpower.rows.tables import Table, TableSource, held_table
+from fedpower.rows.tables import Table, TableSource
 from fedpower.rules.expressions import compiled, problems_in
 from fedpower.rules.rules import Rule
 from fedpower.values import SparseBlock, Vector, is_sparse, pl, require_distinct, shown, sparse
@@ -27,7 +24,6 @@ NetworkUnit = Literal["edge", "row"]
 MOST_LAYERS = 1024
 """Of one silo: sums over them fit into what releases are checked against and summed in."""
 
-_MOST_XML_BYTES = 2**30
 _BATCH = 2**16
 _ENDS = (("source", "target"), ("from", "to"))
 """What the columns of an edge list may call the two nodes; else they are its first two columns."""
@@ -91,7 +87,7 @@ def open_network(
     edge_weight: float | None = None,
     **reading: Unpack[Reading],
 ) -> NetworkSource:
-    """Return the network of a matrix, an edge list or a GraphML file.
+    """Return the network of a matrix or an edge list.
 
     An edge list must be given its ``nodes``, for which nodes have edges is protected. Weights are capped at
     ``edge_weight``; without it they must be 0 or 1 where edges are protected, and repeated edges count once.
@@ -102,23 +98,15 @@ def open_network(
         return data
     data, nodes = _unlabelled(data, nodes)
     named = None if nodes is None else _names_of(nodes)
-    if isinstance(data, str | os.PathLike) and str(data).lower().endswith(".graphml"):
-        path = existing(data)
-        called, columns = name or str(path), named
-        stored = stored_files([path], called)
-        listed, declared = _graphml(path, called)
-        columns = columns or _names_of(declared)
-        edges = _edge_list(listed, columns)
-    else:
-        try:
-            source = open_source(data, name=name, **reading)
-        except NoRowsError:
-            raise InputError(
-                f"{name or data} must list at least one edge, got none; write a line from a node to itself"
-            ) from None
-        called, stored = source.name, stored_under(source)  # before it is read: files must not change
-        edges = _edge_list(source.table, named) if isinstance(source, TableSource) else _matrix(source, named)
-        columns = named or source.columns
+    try:
+        source = open_source(data, name=name, **reading)
+    except NoRowsError:
+        raise InputError(
+            f"{name or data} must list at least one edge, got none; write a line from a node to itself"
+        ) from None
+    called, stored = source.name, stored_under(source)  # before it is read: files must not change
+    edges = _edge_list(source.table, named) if isinstance(source, TableSource) else _matrix(source, named)
+    columns = named or source.columns
     return _bounded(called, edges, edge_weight, unit=unit, columns=columns, stored_data=stored)
 
 
@@ -278,37 +266,3 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Layers:
         both = np.concatenate([weights, weights]), at
         layers.append((weights, canonical(sparse.coo_array(both, shape=(len(nodes), len(nodes))))))
     return layers
-
-
-def _graphml(path: Path, name: str) -> tuple[Table, list[str]]:
-    """Return the edges of a GraphML file and the nodes that it declares; no DTD or entity is read."""
-    if path.stat().st_size > _MOST_XML_BYTES:
-        raise InputError(f"{name} must be below 1 GiB, got more; give an edge list as Parquet")
-    declared: list[str] = []
-    edges: list[tuple[str, str, float]] = []
-    weight_keys: set[str] = set()
-    try:
-        with path.open("rb") as stream:
-            if b"<!DOCTYPE" in stream.read(4096).upper():  # where entities that explode are defined
-                raise InputError(f"{name} must be GraphML without a DOCTYPE, got one")
-            stream.seek(0)
-            for _, element in ET.iterparse(stream):  # noqa: S314 - entities need a DOCTYPE
-                tag = element.tag.rpartition("}")[2]
-                if tag == "key" and element.get("attr.name") == "weight":
-                    weight_keys.add(element.get("id", ""))
-                elif tag == "node":
-                    declared.append(element.attrib["id"])
-                    element.clear()
-                elif tag == "edge":
-                    given = [data.text for data in element if data.get("key") in weight_keys]
-                    weight = float(given[0] or "") if given else 1.0
-                    edges.append((element.attrib["source"], element.attrib["target"], weight))
-                    element.clear()
-    except InputError:
-        raise
-    except (ET.ParseError, KeyError, ValueError):
-        raise InputError(
-            f"{name} must be a GraphML file with nodes, edges and numbers as weights, got something else"
-        ) from None
-    schema = {"source": pl.String, "target": pl.String, "weight": pl.Float64}
-    return held_table(pl.DataFrame(edges, schema, orient="row"), name), declared
