@@ -205,6 +205,7 @@ def test_a_column_that_may_be_constant_is_listed_and_not_blown_up():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", hard.CASES, ids=lambda case: case.name)
+@pytest.mark.usefixtures("seeded")
 def test_hard_columns_are_prepared_as_well_as_promised(case):
     """Medians of 12 draws; those of 40 are 1.0, .99, .12 and .48, far from the goals for their spread."""
     with warnings.catch_warnings():
