@@ -22,8 +22,8 @@ def orth(product: Array) -> Array:
     gives orthonormal columns: Householder QR completes the basis.
     """
     basis, triangle = np.linalg.qr(product)
-    signs = np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
-    return np.ascontiguousarray(basis * signs)
+    basis *= np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
+    return basis
 
 
 def is_orthonormal(basis: Array, tolerance: float = _ORTHONORMAL_TOLERANCE) -> bool:
