@@ -168,6 +168,8 @@ def _typed_numbers(rule: Rule, dtype: Any, plain: bool) -> _Column:
 
 def _listed_numbers(rule: Rule, dtype: Any) -> list[float]:
     """Return the missing words that are numbers, as a column of a type stores them."""
+    if not rule.missing_words:  # the usual case, for each of thousands of columns
+        return []
     words = pl.Series(rule.missing_words, dtype=pl.String).cast(pl.Float64, strict=False).drop_nulls()
     return words.cast(dtype).cast(pl.Float64).to_list()
 
