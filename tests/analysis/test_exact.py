@@ -1,5 +1,6 @@
 """Without noise every analysis of a moment is what the rows give centrally."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from benchmarks.fits import congruence
 from fedpower import FedCovariance
 from fedpower.analysis import AdjustedPCA, Correlations, FactorAnalysis, MeanTests, ProcessMonitor, Regression
 from fedpower.exceptions import InputError
+from fedpower.protocol.pooled import Clipping
 from fedpower.report.covariance import Covariance
 
 NAMES = ("age", "bmi", "sbp", "dbp", "hdl", "ldl", "tg")
@@ -177,6 +179,27 @@ def test_columns_that_do_not_vary_or_follow_from_others_are_named(model, said):
         rows[:, 2] = rows[:, 1]
         with pytest.raises(InputError, match=f"{said}a column that others determine"):
             model.fit(FedCovariance(epsilon=float("inf")).fit(rows).release_)
+
+
+def test_a_constant_column_has_no_part_in_adjusted_components():
+    rows = np.random.default_rng(0).standard_normal((100, 4))
+    rows[:, 3] = 0.1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        found = AdjustedPCA(2, covariates=[0]).fit(FedCovariance(epsilon=float("inf")).fit(rows))
+        with pytest.raises(InputError, match="got 'x3', which is constant"):
+            ProcessMonitor(1).fit(found.release_)
+    assert found.scale_[2] == 1.0
+    assert not found.components_[:, 2].any()
+
+
+def test_sentences_name_only_the_errors_that_count(release):
+    told = {wanted: Correlations(sampling=wanted).fit(release).account() for wanted in (True, False)}
+    assert "noise and sampling make any of these findings wrong" in told[True].sentences[0]
+    assert "noise makes any of these findings wrong" in told[False].sentences[0]
+    counted = Clipping(0.0, 1.0, 0.0, 0.0, 0.0, counted=True)
+    unclipped = Correlations().fit(release.with_record(clipping=counted)).account()
+    assert not any("clipping" in sentence for sentence in unclipped.sentences)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ class AdjustedPCA(TransformerMixin, Analysis):
         most = len(self._in)
         require(k <= most, "n_components", f"at most {most}, the number of other columns", k)
         spread = np.sqrt(np.diagonal(covariance))
-        self.scale_ = spread[self._in] if self.standardize else np.ones(most)
+        self.scale_ = np.where((spread > 0) & self.standardize, spread, 1.0)[self._in]
         values, vectors = base.eigenpairs(self._adjusted(covariance))
         self.components_ = np.asarray(fix_signs(vectors[:, :k]).T)
         self.explained_variance_, self.spectrum_ = values[:k].copy(), values

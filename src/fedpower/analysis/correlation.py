@@ -74,9 +74,10 @@ class Correlations(Analysis):
         names, lower = self.columns_, np.tril_indices(len(self.correlation_), -1)
         distinct = self.distinct_[lower]
         yield f"Correlations of {len(names)} columns"
+        cause = "noise and sampling make" if self.sampling else "noise makes"
         yield (
             f"{int(distinct.sum())} of {count(len(distinct), 'pair')} differ from 0, tested all together: "
-            "noise and sampling make any of these findings wrong with a probability of at most "
+            f"{cause} any of these findings wrong with a probability of at most "
             f"{percent(1 - self.level)}. An interval is for one pair, so it may exclude 0 where the pair "
             "does not differ."
         )

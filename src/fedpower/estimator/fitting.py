@@ -31,6 +31,7 @@ from fedpower.exceptions import CellError, InputError, NoiseWarning, is_showable
 from fedpower.options import Edge, Iterative, Node, Options, Upload
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.outcome import Outcome
+from fedpower.protocol.pooled import varying
 from fedpower.protocol.solvers import SolverSettings, UploadSettings
 from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.covariance import Covariance
@@ -308,7 +309,7 @@ def _exact_book(options: Options, data: Data) -> CodeBook:
     names = data.columns or tuple(map(str, range(width)))
     if empty := [name for name, cells in zip(names, count, strict=True) if not cells]:
         raise InputError(f"every column must have cells that are not missing, got none in {shown(empty)}")
-    scale = np.sqrt(squares / count)
+    scale = np.sqrt(varying(squares / count, mean, n_rows))
     scale[scale == 0] = 1.0
     reach = 2.0 * math.sqrt(n_rows)  # no cell is as many standard deviations from the mean
     return CodeBook(

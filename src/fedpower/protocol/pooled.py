@@ -183,6 +183,14 @@ _CLEAR_STDS = 5.0
 """One below so many is taken to be at least a quarter of what most columns have: it may be anything."""
 
 
+def varying(variances: Array, center: Array | None, n_rows: int) -> Array:
+    """Return exact variances, 0 for what rounding leaves of a constant column, as scikit-learn takes it."""
+    if center is None:
+        return variances
+    rounding = n_rows * np.finfo(np.float64).eps * center
+    return np.where(variances > rounding**2, variances, 0.0)
+
+
 def unit_variances(noise_std: float = 0.0, groups: Groups = (), clear: float = _CLEAR_STDS) -> Gains:
     """Return gains that bring columns to variance 1, as the moment's diagonal gives it."""
 

@@ -19,6 +19,7 @@ from fedpower.linalg import (
 )
 from fedpower.protocol.coordinator import Ask, Exchange
 from fedpower.protocol.messages import AskMoment, LocalSteps, MomentPart, read_only
+from fedpower.protocol.pooled import varying
 from fedpower.protocol.solvers.products import Products, averaged
 from fedpower.protocol.solvers.shared import Solution, StepSettings, enrol, rank_for, shares, weighted_sum
 from fedpower.protocol.study import masses
@@ -203,7 +204,8 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
         total += float(np.vdot(shifts, shifts))
     gains = None
     if settings.gains is not None:
-        gains = settings.gains(sum(np.einsum("ij,ij->j", each, each) for each in factors))
+        variances = sum(np.einsum("ij,ij->j", each, each) for each in factors)
+        gains = settings.gains(varying(variances, center, sum(sizes.values())))
         factors = [each * gains for each in factors]
         total = sum(float(np.vdot(each, each)) for each in factors)
     nothing = read_only(np.empty((0, 0)))  # the record keeps no wide array

@@ -11,7 +11,7 @@ from fedpower.exceptions import InputError
 from fedpower.linalg import ALIGNMENTS, Alignment, Array, misalignment
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, MomentPart, read_only
-from fedpower.protocol.pooled import Clipping, Gains, Pooled
+from fedpower.protocol.pooled import Clipping, Gains, Pooled, varying
 from fedpower.protocol.query import norm_of
 from fedpower.protocol.solvers.angles import Directions
 from fedpower.protocol.study import NOISE_SHARE, NoiseLaw, Study, masses, noise_law, pooled_std
@@ -219,7 +219,8 @@ class Steps:
         if settings.gains is not None:
             variances = np.array([answer.values for answer in answers.values()])
             squares = variances + (means if center is None else means - center) ** 2
-            gains = read_only(settings.gains(weights @ squares / weights.sum()))
+            pooled = varying(weights @ squares / weights.sum(), center, sum(sizes.values()))
+            gains = read_only(settings.gains(pooled))
         return cls(settings, {name: sizes[name] for name in answers}, rng, center, gains)
 
     @property

@@ -27,7 +27,7 @@ from fedpower.protocol.messages import (
     Words,
     read_only,
 )
-from fedpower.protocol.pooled import Pooled
+from fedpower.protocol.pooled import Pooled, varying
 from fedpower.protocol.publication import key_of, smoothing
 from fedpower.protocol.query import Query, ScoreCounts, moment_of, tally_parts
 from fedpower.protocol.secure import total
@@ -122,6 +122,9 @@ class Sums:
             self._close(opened, answers)
             remarks = _copies(answers, self.sizes)
             covariance, center, trace = pool(answers, masses(self.sizes, study.weights), study.n_features)
+            if center is not None:
+                constant = varying(np.diagonal(covariance), center, self.n_rows) == 0
+                covariance = np.where(constant | constant[:, np.newaxis], 0.0, covariance)
         return Pooled(
             covariance=covariance,
             center=center,
