@@ -21,7 +21,7 @@ from fedpower.rows.fingerprint import reading_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import match_tables, ruled
 from fedpower.rules.expressions import Cells, compiled, staged
-from fedpower.rules.rules import COMPARISON_BOUND, LEVEL, Rule, table_rules
+from fedpower.rules.rules import COMPARISON_BOUND, KNOWN, LEVEL, Rule, table_rules
 from fedpower.toml import to_toml
 from problems import Array
 
@@ -387,6 +387,16 @@ def signed(table: pd.DataFrame, book: CodeBook) -> np.ndarray:
     assert book.rules is not None
     (block,) = ruled(open_source(table), book.rules).blocks(100)
     return np.asarray(block)
+
+
+def test_ratings_outside_their_range_count_as_its_ends():
+    rating = {"kind": "rating", "range": [1, 5]}
+    long = pd.DataFrame({"who": ["u", "u", "v"], "what": ["x", "y", "x"], "stars": [9.0, -3.0, 3.0]})
+    wide = long.pivot_table(index="who", columns="what", values="stars")
+    by_row = {"who": "person", "what": "item", "stars": {**rating, "items": ["x", "y"]}}
+    expected = [[1, KNOWN, -1, KNOWN], [0, KNOWN, 0, 0]]
+    assert signed(wide, CodeBook(rules={"x": rating, "y": rating})).tolist() == expected
+    assert [row[:4] for row in signed(long, CodeBook(rules=by_row)).tolist()] == expected
 
 
 def test_a_comparison_is_the_winner_less_the_loser_and_the_outcome():

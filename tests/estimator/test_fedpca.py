@@ -19,7 +19,7 @@ from benchmarks.fits import fed_pca
 from benchmarks.preparation import MOST_DEGREES, MOST_OFF
 from benchmarks.preparation import units_error as measured
 from benchmarks.preparation import units_rows as rows_of
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.exceptions import InputError
 from fedpower.linalg import fix_signs, sin_theta
 from problems import Array, spiked_rows, split
@@ -169,6 +169,31 @@ def test_silos_that_cannot_be_used_are_refused_in_one_sentence(silos, sentence):
         exact(1).fit_silos(silos)
 
 
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array, pd.DataFrame])
+@pytest.mark.parametrize("cell", [np.nan, np.inf])
+@pytest.mark.parametrize("given", [{}, {"normalize": True}, {"scale": [1.0, 2.0, 3.0]}])
+def test_gaps_in_new_rows_are_refused_where_the_fit_had_none(given, cell, convert):
+    rows = np.random.default_rng(0).standard_normal((60, 3))
+    model = exact(2, **given).fit(rows)
+    assert not model.result_.takes_gaps
+    rows[3, 1] = cell
+    got = "a missing value" if np.isnan(cell) else "an infinite value"
+    for ask in (model.transform, model.score_samples, model.result_.transform, model.result_.score_samples):
+        with pytest.raises(InputError, match=f"must hold finite numbers, got {got} .*at row 4") as caught:
+            ask(convert(rows))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_gaps_in_sparse_rows_are_refused_whatever_the_fit_had():
+    rows = np.random.default_rng(0).standard_normal((300, 3))
+    model = FedPCA(1, epsilon=1.0).fit(rows)
+    rows[3, 1] = np.nan
+    assert np.isfinite(model.transform(rows)).all()
+    with pytest.raises(InputError, match="column 2 of the sparse matrix must hold finite numbers"):
+        model.transform(sparse.csr_array(rows))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "solver", "error"),
@@ -221,6 +246,19 @@ def test_an_exact_standardised_fit_is_scikit_learns(solver):
     whole = FedPCA(6, epsilon=INF).fit_silos(SILOS)
     np.testing.assert_allclose(whole.inverse_transform(whole.transform(ROWS)), ROWS, rtol=1e-7)
     np.testing.assert_allclose(ours.to_sklearn().transform(ROWS), ours.transform(ROWS), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("solver", "gaps"), [*((solver, False) for solver in SOLVERS), ("auto", True)])
+@pytest.mark.parametrize("constant", [0.1, 7.0, 1e6 + 0.1])
+def test_a_constant_column_has_no_variance_though_its_mean_is_rounded(solver, constant, gaps):
+    frame = pd.DataFrame(ROWS, columns=list("abcdef")).assign(d=constant)
+    if gaps:
+        frame.loc[::7, "a"] = np.nan
+    book = CodeBook(rules={"a": {"kind": "number"}})
+    parts = [frame[place::3] for place in range(3)]
+    model = fed_pca(3, epsilon=INF, solver=solver, codebook=book).fit_silos(parts)
+    assert model.result_.scale[3] >= 1.0
+    assert np.abs(model.components_[:, 3]).max() < 1e-6
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

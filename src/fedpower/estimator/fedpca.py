@@ -341,8 +341,7 @@ class FedPCA(TransformerMixin, BaseEstimator):
         X : array-like, sparse matrix or data frame of shape (n_samples, n_features), or path
             New rows. The columns of a file are matched by name.
         """
-        rows = self._rows(X)
-        return self.result_.scores(rows) if hasattr(rows, "dtype") else self.result_.transform(rows)
+        return self.result_.transform(self._rows(X))
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return the rows that have these scores."""
@@ -392,13 +391,12 @@ class FedPCA(TransformerMixin, BaseEstimator):
         return str(notebook_cell(self.result_) if "result_" in vars(self) else super()._html_repr())
 
     def _rows(self, X: Any) -> Any:
-        """Return checked numbers; a path, or a table with cells to be turned into numbers, as it is."""
+        """Return numbers, yet to be searched for gaps; a path, or a table that has rules, as it is."""
         check_is_fitted(self)
         if isinstance(X, str | PathLike) or (self.result_.record.table_rules and hasattr(X, "columns")):
             return X
         require_numbers(X)
-        finite = "allow-nan" if self.result_.takes_gaps else True
-        how: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": finite, "reset": False}
+        how: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": False, "reset": False}
         return validate_data(self, X, dtype=np.float64, order="C", **how)
 
     def __sklearn_tags__(self) -> Any:
