@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -53,8 +54,8 @@ def make_ledgers(folder: str = ".", epsilon: float = 2.0) -> None:
         succeed("ledger", "create", f"{folder}/{name}.ledger", "--epsilon", epsilon, "--delta", 1e-6)
 
 
-def run(*words: object, env: dict[str, str] | None = None) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words], env=env)
+def run(*words: object, **how: Any) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words], **how)
 
 
 def succeed(*words: object) -> Result:

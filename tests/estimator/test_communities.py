@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.fits import fed_pca
 from budgets import ledgers_in
-from fedpower import Edge, FedCovariance, FedPCA, Node
+from fedpower import Edge, FedCovariance, FedPCA, Node, Secure
 from fedpower.analysis import Communities
 from fedpower.analysis.communities import agreement
 from fedpower.estimator.fit_warnings import ClippingWarning
@@ -198,8 +198,10 @@ def test_networks_on_other_nodes_are_refused_as_networks(silos, said):
 
 def test_noise_alone_and_a_delta_that_gives_a_pair_of_nodes_away_are_warned_of():
     release = released([np.zeros((30, 30)), np.zeros((30, 30))], Edge(), epsilon=0.05)
-    with pytest.warns(NoiseWarning, match="the communities are not determined"):
-        Communities(2).fit(release)
+    secure = released(list(np.zeros((3, 30, 30))), Edge(), epsilon=0.05, aggregation=Secure())
+    for given, advice in ((release, " or aggregation='secure'"), (secure, "")):
+        with pytest.warns(NoiseWarning, match=f"are not determined.*or use a larger epsilon{advice}$"):
+            Communities(2).fit(given)
     with pytest.warns(UserWarning, match="below 1/1770, as a silo has 1770 pairs of nodes, got 0.5"):
         released(LAYERS, Edge(), delta=0.5)
 

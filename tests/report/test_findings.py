@@ -124,6 +124,7 @@ CAUSES: list[tuple[Array, dict[str, float], str]] = [
     (normal(20_000) * 0.01 + 10, {"row_norm": 30.0}, "the likely cause is the offset"),
     (normal(30, 20), {"row_norm": 6.0}, "the likely cause is the number of rows, 30,"),
     (normal(30, 20), {}, "the likely cause is the number of rows, 30,"),
+    (np.zeros((70, 4)), {}, "of 4 columns is below the noise; add rows, drop constant columns"),
     (normal(6_000) * 0.1, {"row_norm": 1.0, "epsilon": 0.01}, "the likely cause is ε = 0.01"),
 ]
 

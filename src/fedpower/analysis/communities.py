@@ -134,9 +134,10 @@ class Communities(Analysis):
             self.adjusted_rand_ = float(adjusted_rand_score(truth, self.labels_[nodes]))
             self.n_compared_ = len(nodes)
         if not self.determined_ and release.noise_std > 0:
+            secure = "" if release.study.is_secure else " or aggregation='secure'"
             warn(
                 "the communities are not determined: noise may turn their directions by more than 45°; "
-                "add networks, use a larger epsilon, or aggregation='secure'",
+                f"add networks, or use a larger epsilon{secure}",
                 NoiseWarning,
             )
 

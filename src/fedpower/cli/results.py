@@ -116,12 +116,14 @@ _MOST_COMPONENTS, _SOME = 10, 0.01
 
 def _print_details(result: Result) -> None:
     """Print the details of a result."""
-    record, solver, things = result.record, result.solver, f"{result.record.counted}s"
+    record, solver, thing = result.record, result.solver, result.record.counted
     say("", *view.findings(result))
-    sizes = ", ".join(f"{silo.name} ({silo.rows or '?'} {things})" for silo in record.silos)
+    held = ((silo.name, count(silo.rows, thing) if silo.rows else f"? {thing}s") for silo in record.silos)
+    sizes = ", ".join(f"{name} ({rows})" for name, rows in held)
     names = f" ({', '.join(and_more(result.feature_names))})" if result.feature_names else ""
     say(
-        f"Silos: {sizes}; {result.n_samples} {things} of {result.n_features} columns{names} in all.",
+        f"Silos: {sizes}; {count(result.n_samples, thing)} of {count(result.n_features, 'column')}"
+        f"{names} in all.",
         f"Solver: {solver.solver}, because {solver.reason}.",
         f"Rounds: {record.n_rounds}, with {human_bytes(record.bytes_up)} up and "
         f"{human_bytes(record.bytes_down)} down.",

@@ -112,7 +112,8 @@ def named_ledgers(words: Iterable[str], silos: Sequence[str] | None = None) -> d
         name, path = (name, rest) if sign else (place.stem, word)
         if not path or name in named or (silos is not None and name not in silos):
             each = "" if silos is None else f" for each of {', '.join(silos)}"
-            create = f"`fedpower ledger create {place / 'SILO'}.ledger --epsilon E --delta D`"
+            home = place.parent if place.suffix == ".ledger" else place
+            create = f"`fedpower ledger create {home / 'SILO'}.ledger --epsilon E --delta D`"
             hint = "" if sign or place.exists() else f", which does not exist; create ledgers with {create}"
             raise InputError(f"--ledger must be a folder, or NAME=PATH once{each}, got {word!r}{hint}")
         named[name] = Path(path)

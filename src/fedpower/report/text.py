@@ -76,10 +76,10 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def and_more(names: Sequence[str]) -> list[str]:
+def and_more(names: Sequence[str], most: int = MOST_NAMES) -> list[str]:
     """Return the first names, and how many more there are."""
-    rest = len(names) - MOST_NAMES
-    return [*names[:MOST_NAMES], f"{rest} more"] if rest > 0 else list(names)
+    rest = len(names) - most
+    return [*names[:most], f"{rest} more"] if rest > 0 else list(names)
 
 
 def human_bytes(size: int) -> str:

@@ -226,8 +226,9 @@ def cause_of_noise(fit: "Result") -> str | None:
         return None
     flat = rough_columns(fit)
     if 2 * len(flat) > fit.n_features:
-        few = f"the spread of {len(flat)} of {text.count(fit.n_features, 'column')} is below the noise"
-        return f"the likely cause is the columns: {few}; drop constant columns, or set narrower ranges"
+        few = f"the spread of {len(flat):,} of {text.count(fit.n_features, 'column')} is below the noise"
+        advice = f"add {record.counted}s, drop constant columns, or set narrower ranges"
+        return f"the likely cause is the columns: {few}; {advice}"
     bound, epsilon = record.parameters.get("row_norm"), float(record.parameters["epsilon"])
     if bound is not None and (cause := _cause_in_the_bound(fit, bound)) is not None:
         return cause
