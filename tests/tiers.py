@@ -4,14 +4,14 @@ import re
 
 TIERS = (
     "slow", "programs", "audits", "memory", "reproduce", "benchmarks", "pages", "devices", "browser",
-    "federation",
+    "federation", "image",
 )  # fmt: skip
 """Marks of tests that ``make test`` leaves to ``make test-all``, each with a target of its own."""
 
 FAST = " and ".join(f"not {tier}" for tier in TIERS)
 
-NAMED = "not federation"
-"""What runs of files that somebody names: all but servers."""
+NAMED = "not federation and not image"
+"""What runs of files that somebody names: all but servers and the image."""
 
 IMPORT_TORCH = ("test_device_moment.py",)
 """Files of tests that take PyTorch with them; others import it where they need it."""

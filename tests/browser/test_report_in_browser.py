@@ -1,22 +1,15 @@
 """The report in a real browser: it loads nothing, can be read by everybody, and obeys the keyboard."""
 
-import base64
 import io
-import json
 import re
-import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from window import Browser
 
 from fedpower.report.record import REPORT
 from fedpower.report.result import read_result
@@ -24,74 +17,6 @@ from sample_results import HOSTILE, sample
 from sample_results import KINDS as SAMPLES
 
 pytestmark = pytest.mark.browser
-
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage",
-    "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--hide-scrollbars",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Browser:
-    """One window; its driver is selenium's."""
-
-    driver: Any
-
-    def open(self, page: Path, *, width: int = 1000, scheme: str = "light", scripts: bool = True) -> None:
-        self._tell("Emulation.setScriptExecutionDisabled", value=not scripts)
-        self._tell("Emulation.setDeviceMetricsOverride",
-                   width=width, height=900, deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
-        self.prefer(scheme)
-        for log in ("browser", "performance"):
-            self.driver.get_log(log)  # what was logged before is another page's
-        self.driver.get(page.absolute().as_uri())
-
-    def prefer(self, scheme: str, medium: str = "") -> None:
-        """Say which colours the user prefers, and whether the page is on screen or on paper."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self._tell("Emulation.setEmulatedMedia", media=medium, features=features)
-
-    def ask(self, script: str, *arguments: Any) -> Any:
-        return self.driver.execute_script(script, *arguments)
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            ActionChains(self.driver, duration=0).send_keys(key).perform()
-
-    def complaints(self) -> list[str]:
-        return [entry["message"] for entry in self.driver.get_log("browser")]
-
-    def requests(self) -> list[str]:
-        """Return the addresses of everything that was asked for since the page was opened."""
-        events = [json.loads(entry["message"]) for entry in self.driver.get_log("performance")]
-        messages = [event["message"] for event in events]
-        return [
-            message["params"]["request"]["url"]
-            for message in messages
-            if message["method"] == "Network.requestWillBeSent"
-        ]
-
-    def printed(self) -> bytes:
-        return base64.b64decode(self._tell("Page.printToPDF", printBackground=True)["data"])
-
-    def _tell(self, command: str, **parameters: Any) -> Any:
-        return self.driver.execute_cdp_cmd(command, parameters)
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    absent = next((name for name in ("chromium", "chromedriver") if shutil.which(name) is None), None)
-    if absent is not None:
-        pytest.skip(f"{absent} is not installed: make test-browser installs it")
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or ""
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    yield Browser(driver=driver)
-    driver.quit()
 
 
 @pytest.fixture(scope="session")

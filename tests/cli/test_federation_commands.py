@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import re
 import shlex
 import shutil
@@ -17,7 +18,7 @@ from fedpower import CodeBook
 from fedpower.cli import node
 from fedpower.federation import vault
 from fedpower.federation.study_file import read_study
-from fedpower.privacy.ledger import DataVersion, Ledger, columns_digest
+from fedpower.privacy.ledger import DataVersion, Decision, Ledger, columns_digest
 from layers import planted, write_layer, write_nodes
 
 STUDY = ("--name", "heart", "--silos", "north,south,east", "--columns-of", "north.csv", "-k", 2)
@@ -38,14 +39,12 @@ def silo_file(name: str = "north", *, cap: float = 2.0, more: str = "") -> Path:
     path = Path(f"{name}.toml")
     path.write_text(
         f'silo = "{name}"\n[data]\npath = "{name}.csv"\n[ledger]\npath = "{name}.ledger"\n'
-        f"epsilon = {cap}\ndelta = 1e-5\n{more}"
+        f'epsilon = {cap}\ndelta = 1e-5\n[identity]\npath = "{name}.pem"\n{more}'
     )
+    succeed("node", "key", f"{name}.pem")
     Path(f"{name}.ledger").unlink(missing_ok=True)
     succeed("ledger", "create", f"{name}.ledger", "--epsilon", cap, "--delta", 1e-5)
     return path
-
-
-IDENTITY = '[identity]\npath = "north.pem"\n'
 
 
 def keys() -> list[str]:
@@ -91,7 +90,6 @@ def test_show_fills_in_what_was_left_out_and_force_replaces_a_study(here):
     assert (facts["coordinator"], facts["center"]) == ("localhost:8002", True)
     assert study.options.centers is study.terms()[0].center is True
     shown = succeed("study", "show", "study.toml").stdout
-    assert shown.endswith(f'\n[agrees]\nstudy = "{study.digest}"\n')
     assert facts["why_this_solver"].split()[0] in shown
     assert run("study", "init", "study.toml", *PRIVATE_STUDY, "-k", 3).exit_code == 2
     assert read_study(Path("study.toml")).digest == study.digest
@@ -138,10 +136,10 @@ def consortium(hospitals: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         for silo in ("south", "west", "north"):
             silo_file(silo)
         text, own = Path("study.toml").read_text(), Path("north.toml").read_text()
-        Path("other.toml").write_text(text.replace("epsilon = 1.0", "epsilon = 0.5"))
+        Path("moved.toml").write_text(text.replace("8002", "9002"))
         Path("runner.toml").write_text(text.replace('"east"]', '"runner"]'))
         Path("host.toml").write_text(text.replace('"localhost"', '"north"'))
-        Path("agrees.toml").write_text(f'{own}[agrees]\nstudy = "{"0" * 64}"\n')
+        Path("rules.toml").write_text(f'{own}[approve]\nstudy = "00"\n')
         own_ledgers(own)
         for path in ("occupied/thesis.tex", "elsewhere/study.toml"):
             Path(path).parent.mkdir()
@@ -156,7 +154,7 @@ def place(consortium: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path / "here"
 
 
-APPROVE = ("node", "approve", "kits/north", "north.toml")
+APPROVE = ("node", "approve", "kits/north", "study.toml", "--silo-file", "north.toml")
 
 
 def facts() -> dict[str, Any]:
@@ -165,73 +163,209 @@ def facts() -> dict[str, Any]:
 
 
 def change_study(*changes: tuple[str, str]) -> None:
-    kit = Path("kits/north/study.toml")
-    text = kit.read_text()
+    path = Path("study.toml")
+    text = path.read_text()
     for before, after in changes:
         text = re.sub(before, after, text)
-    kit.write_text(text)
+    path.write_text(text)
 
 
-def test_approval_shows_what_would_leave_and_touches_nothing(place):
-    before = files_of(place)
-    said = succeed(*APPROVE).stdout
-    assert "What would leave north" in said
-    assert "the covariance, the mean row and the trace, noised once" in said
-    assert "Nobody was contacted and nothing was charged." in said
+def decisions(ledger: str = "north.ledger") -> list[Decision]:
+    with Ledger.open(ledger, read_only=True) as opened:
+        return opened.decisions()
+
+
+def test_the_operator_sees_on_one_screen_what_leaves_and_at_what_price_before_it_is_decided(place):
+    said = run(*APPROVE, input="n\n")
+    assert said.exit_code == 0
     digest = read_study(Path("study.toml")).digest
-    assert f'[agrees]\nstudy = "{digest}"' in said
+    for shown in ("Study heart, proposed to north", digest, "north, south, east", "one row",
+                  "60 rows, version 1", "What leaves north, with noise\n",
+                  "  covariance, mean row and trace", "100.0%", "about one row by at most 2.7 times",
+                  "spent after this study", "Approve? [y/N]", "It still waits."):  # fmt: skip
+        assert shown in said.stdout
+    assert (len(said.stdout.splitlines()), max(map(len, said.stdout.splitlines()))) < (45, 81)
     shown = facts()
-    assert shown["study"] == digest
-    assert (shown["rows"], shown["columns"]) == (60, 5)
-    assert (shown["ledger_cap"], shown["ledger_spent"], shown["affordable"]) == ("2", "0", True)
-    assert float(shown["epsilon_of_this_study"]) == pytest.approx(1.0, abs=1e-6)
+    assert (shown["study"], shown["name"], shown["approved"]) == (digest, "heart", None)
+    assert (shown["rows"], shown["columns"], shown["signed_by"]) == (60, list(COLUMNS), [])
+    priced = ("cap", "spent_before", "affordable")
+    assert [shown[name] for name in priced] == [2.0, 0.0, True]
+    assert shown["epsilon_of_this_study"] == pytest.approx(1.0, abs=1e-6)
+    assert shown["spent_after"] < 1.0, "at the larger delta of the cap"
     assert "advice" not in shown
-    assert files_of(place) == before
+    assert decisions() == []
     silo_file(cap=0.5)
-    assert facts()["affordable"] is False
+    assert "spent after this study" in run(*APPROVE, "--yes").stdout
+    refused = run(*APPROVE, "--json", "--yes")
+    assert (refused.exit_code, decisions()) == (2, [])
+    assert "the ledger cannot pay for this study; until that is solved" in refused.stderr
+
+
+def test_a_decision_is_recorded_and_the_last_one_holds(place):
+    interrupted = run(*APPROVE, input="")
+    assert (interrupted.exit_code, decisions()) == (130, [])
+    assert "Error: interrupted, so nothing was decided" in interrupted.stderr
+    assert "Approved: signed, and stored in the ledger." in run(*APPROVE, input="y\n").stdout
+    assert facts()["approved"] is True
+    assert "It is approved. To refuse it, add --refuse REASON." in succeed(*APPROVE).stdout
+    assert "No study waits" in succeed(*APPROVE[:3], *APPROVE[4:]).stdout
+    said = succeed(*APPROVE[:3], "heart", *APPROVE[4:], "--refuse", "not this year", "--json").stdout
+    assert json.loads(said)["approved"] is False
+    assert [(one.approved, one.reason, one.by) for one in decisions()] == [
+        (True, "", "operator"),
+        (False, "not this year", "operator"),
+    ]
+    checked = succeed("ledger", "verify", "north.ledger").stdout
+    assert "north.log" in checked
+    for more, sentence in (
+        (("--yes", "--refuse", "x"), "must not be given together"),
+        (("--refuse", "a\nb"), "must be one line"),
+        (("--refuse", ""), "must be one line of 1 to 300 letters"),
+    ):
+        refused = run(*APPROVE, *more)
+        assert (refused.exit_code, len(decisions())) == (2, 2)
+        assert sentence in refused.stderr
+    listed = succeed("ledger", "show", "north.ledger").stdout.splitlines()[-2:]
+    assert [re.sub(r" on .* UTC", "", line) for line in listed] == [
+        f"Study heart ({decisions()[0].study[:12]}) approved",
+        f"Study heart ({decisions()[0].study[:12]}) refused: not this year",
+    ]
+    assert re.search(r"decided +refused on .* UTC: not this year", run(*APPROVE, input="\n").stdout)
+
+
+def test_an_operator_names_one_study_of_those_that_wait(place):
+    """A name that another study has too is refused: what was seen is what is approved."""
+    succeed(*APPROVE, "--json")
+    first = read_study(Path("study.toml")).digest
+    change_study(("epsilon = 1.0", "epsilon = 0.5"))
+    succeed(*APPROVE, "--json")
+    second = read_study(Path("study.toml")).digest
+    for words, said in (
+        ((), "STUDY must be given where several wait, got none of these 2"),
+        (("lungs",), "the name or hash of one study in the silo's inbox, got 'lungs'"),
+        (("heart", "--yes"), f"got 'heart', which several have: {second[:12]}, {first[:12]}"),
+    ):
+        refused = run(*APPROVE[:3], *words, *APPROVE[4:])
+        assert refused.exit_code == 2
+        assert said in refused.stderr
+    table = run(*APPROVE[:3], *APPROVE[4:]).stdout
+    assert [line.split() for line in table.splitlines()[2:]] == [
+        ["heart", second[:12], "0.5"],
+        ["heart", first[:12], "1"],
+    ]
+    succeed(*APPROVE[:3], first[:12], *APPROVE[4:], "--yes")
+    assert [one.study for one in decisions()] == [first]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('"east"]', '"west"]', "must be among those of federation 'heart'"),
+        ("epsilon = 1.0", "epsilon = -1", "epsilon must be a number above 0"),
+        ("epsilon = 1.0", 'epsilon = "', "the study file other.toml must be TOML"),
+    ],
+)
+def test_a_wrong_study_file_is_blamed_and_does_not_reach_the_inbox(place, before, after, said):
+    Path("other.toml").write_text(Path("study.toml").read_text().replace(before, after))
+    refused = run(*APPROVE[:3], "other.toml", *APPROVE[4:], "--yes")
+    assert refused.exit_code == 2
+    assert said in refused.stderr
+    assert list(Path().glob("north.inbox/*")) == []
+
+
+def test_the_screen_has_room_for_rules_and_many_columns(place):
+    names = [f"drug{number}" for number in range(100)]
+    rules = "".join(f"{name} = {{kind = 'number', missing = 0, indicator = true}}\n" for name in names)
+    Path("study.toml").write_text(
+        re.sub(
+            r"(?ms)^names = \[.*?^row_norm = .*?$",
+            f"names = {names}\n[rules]\n{rules}",
+            Path("study.toml").read_text(),
+            count=1,
+        )
+    )
+    said = run(*APPROVE, input="n\n").stdout
+    assert "drug59, 40 more: a number, missing cells as 0" in re.sub(r"\s+", " ", said)
+
+
+def test_a_study_that_a_silo_could_not_answer_can_be_refused_but_not_approved(place):
+    Path("north.csv").write_text("age\n1\n")
+    said = run(*APPROVE, "--yes")
+    assert said.exit_code == 2
+    assert "until that is solved, you can only refuse it, with --refuse REASON" in said.stderr
+    assert decisions() == []
+    assert "Refused" in succeed(*APPROVE, "--refuse", "columns are missing").stdout
+
+
+def test_a_study_is_signed_by_those_who_vouch_for_it(place):
+    signed = succeed("study", "sign", "study.toml", "north.pem").stdout
+    succeed("node", "key", "other.pem")
+    succeed("study", "sign", "study.toml", "other.pem")
+    keys = [succeed("node", "key", path).stdout.strip() for path in ("north.pem", "other.pem")]
+    assert keys[0] in signed
+    assert sorted(facts()["signed_by"]) == sorted(keys)
+    change_study(("epsilon = 1.0", "epsilon = 0.5"))
+    assert facts()["signed_by"] == [], "signatures are of one study"
+
+
+def test_approval_of_persons_counts_them_and_names_the_column_of_ids(place):
+    head, *rows = Path("north.csv").read_text().splitlines()
+    numbered = [f"{line},p{place // 2}" for place, line in enumerate(rows)]
+    Path("north.csv").write_text("\n".join([f"{head},patient", *numbered]))
+    change_study((r"\[rows\]\n", '[rows]\nunit = "patient"\n'))
+    said = run(*APPROVE, input="n\n").stdout
+    for shown in ("one person with all rows, by column 'patient'", "30 persons with 60 rows, version 1",
+                  "number of persons, exact", "about one person with all rows by at"):  # fmt: skip
+        assert shown in re.sub(r"\s+", " ", said)
 
 
 def test_approval_advises_an_operator_whose_rows_are_mostly_clipped(place):
     change_study(("row_norm = .*", "row_norm = 0.1"))
     shown = facts()
     assert shown["rows_clipped_by_the_bound"] == shown["rows"]
-    assert shown["advice"].startswith(f"{shown['rows']} of {shown['rows']} rows (100.0%) exceed")
+    assert shown["advice"][0].startswith(f"{shown['rows']} of {shown['rows']} rows (100.0%) exceed")
 
 
-STEP = "products of d×"
-PREPARED = (
-    "counts of cells and of rows by their size, then the covariance, the mean row and the trace, each noised "
-    "once"
-)
+STEP = "product of 5 × "
+COUNTS = [f"counts of cells by size: {which}column ranges" for which in ("rough ", "", "narrow ")]
+MOMENT = "covariance, mean row and trace"
 CENTRED = ("center = true", "standardize = false\ncenter = true")
 UNCENTRED = ("center = true", "standardize = false\ncenter = false")
 
 
 @pytest.mark.parametrize(
-    ("changes", "leaves", "without_mean"),
+    ("changes", "leaves"),
     [
-        ([("row_norm = .*\n", "")], PREPARED, False),
+        ([("row_norm = .*\n", "")], [*COUNTS, "sums of cells: means and spreads", MOMENT]),
         (
             [("epsilon = 1.0\ndelta = 1e-06", "epsilon = inf")],
-            "exact numbers: this study is NOT private",
-            True,
+            ["sums over your rows, as the coordinator asks"],
         ),
-        ([UNCENTRED], "the covariance and its trace, noised once", True),
-        ([(r"\[privacy\]\n", '[privacy]\nnoise = "step"\n'), CENTRED], STEP, False),
-        ([(r"\[privacy\]\n", '[privacy]\nnoise = "paper"\n'), UNCENTRED], STEP, True),
+        ([UNCENTRED], ["covariance and its trace"]),
+        ([(r"\[privacy\]\n", '[privacy]\nnoise = "step"\n'), CENTRED], [STEP, "mean row"]),
+        ([(r"\[privacy\]\n", '[privacy]\nnoise = "paper"\n'), UNCENTRED], [STEP]),
     ],
     ids=["prepared", "exact", "uncentred", "step", "paper"],
 )
-def test_what_leaves_is_said(place, changes, leaves, without_mean):
+def test_what_leaves_is_said(place, changes, leaves):
     change_study(*changes)
-    shown = facts()
-    assert shown["leaves"] == leaves or leaves is STEP
-    assert ("mean row" not in shown["leaves"]) is without_mean
-    if leaves is STEP:
-        steps = read_study(Path("kits/north/study.toml")).terms()[0].n_steps
-        assert f"{steps} {STEP}" in shown["leaves"]
-        assert "with the trace" in shown["leaves"]
-        assert shown["leaves_without_noise"] == "the number of rows"
+    asked = facts()
+    shown, is_exact = asked["leaves"], "inf" in str(changes)
+    assert asked["protects"].startswith("nobody" if is_exact else "one row, not a person")
+    assert asked["sent"] == ("exact, without noise" if is_exact else "with noise")
+    said = [one["what"] for one in shown]
+    assert said[0] == "number of rows, exact"
+    for what in leaves:
+        assert any(one.startswith(what) for one in said)
+    assert any("mean row" in one for one in said) is any("mean row" in what for what in leaves)
+    shares = [one["share"] for one in shown if one["share"] is not None]
+    whole = 0.0 if is_exact else 1.0
+    assert math.fsum(shares) == pytest.approx(whole) or 'noise = "paper"' in str(changes)
+    if leaves[0] is STEP:
+        steps = read_study(Path("study.toml")).terms()[0].n_steps
+        (product,) = (one for one in shown if one["what"].startswith(STEP))
+        assert product["times"] == steps
+        assert "with the trace" in product["what"]
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -242,33 +376,26 @@ def test_approval_of_a_network_speaks_of_nodes_and_edges(here, secure):
     words = ("--name", "layers", "--silos", "north,south,east", "-k", 2, "--epsilon", 1)
     succeed("study", "init", "study.toml", *words, *network, *(keys() if secure else ()))
     kit_for("north")
-    silo_file(more=IDENTITY if secure else "")
+    silo_file()
     shown = facts()
-    assert (shown["networks"], shown["nodes"], shown["edges_capped_at_the_maximum"]) == (1, 20, 0)
-    assert shown["advice"].startswith("no edge weighs more than 0.025 of edge_weight")
-    assert shown["leaves"].startswith("the adjacency and its trace")
-    noise = shown["noise_std_of_an_edge_in_units_of_edge_weight"]
-    assert noise == ("of the sum, by the networks in the session" if secure else "4.22")
+    assert (shown["networks"], shown["edges_capped_at_the_maximum"]) == (1, 0)
+    assert shown["protects"] == "one edge of the network, present or absent"
+    assert shown["advice"][0].startswith("no edge weighs more than 0.025 of edge_weight")
+    assert any(one["what"].startswith("adjacency and its trace") for one in shown["leaves"])
     assert re.search(r"(?<![a-z])(row|column)s?(?![a-z])", json.dumps(shown)) is None
 
 
-def test_approval_of_a_secure_sum_speaks_of_a_share_under_masks(here):
+def test_approval_of_a_secure_sum_speaks_of_masks_and_of_all_attempts(here):
     write_study(*keys())
     kit_for("north")
-    silo_file(more=IDENTITY)
+    silo_file()
     shown = facts()
-    assert "under masks, with this silo's share of the noise" in shown["leaves"]
-    assert shown["noise_std_for_rows_of_norm_1"] == "of the sum, by the rows in the session"
-    assert float(shown["epsilon_of_one_attempt"]) == pytest.approx(1.0, abs=1e-6)
+    assert shown["sent"] == "with noise, under masks: only the sum of silos is readable"
+    assert shown["epsilon_of_one_attempt"] == pytest.approx(1.0, abs=1e-6)
     assert (shown["attempts_at_most"], shown["attempts_charged_so_far"]) == (3, 0)
-    assert float(shown["epsilon_of_this_study"]) == pytest.approx(1.81, abs=0.01)
-    # Nobody is contacted: the kit holds no keys, and the sentence is not about them.
-    silo_file(more=f"{IDENTITY}[agrees]\nepsilon = 1.0\n")
-    before = files_of(Path())
-    for command in ("start", "approve"):
-        (sentence,) = run("node", command, *APPROVE[2:]).stderr.splitlines()
-        assert "a study that can spend 1.81" in sentence
-    assert files_of(Path()) == before
+    assert shown["epsilon_of_this_study"] == pytest.approx(1.81, abs=0.01)
+    assert shown["spent_after"] == pytest.approx(1.6, abs=0.1)
+    assert re.search(r"all 3 attempts at it +1\.8\d\d\n", run(*APPROVE, input="n\n").stdout)
 
 
 @pytest.mark.parametrize(
@@ -289,22 +416,25 @@ WRONG = """
 node start | Missing argument
 node start kits/north | rows.parquet
 node start kits/north north.toml --part vault | --part and --socket must be given together
+node start kits/north --health 8003 | must be HOST:PORT, such as 127.0.0.1:8003
 node start kits/north --part runner --socket vault.socket | 'runner' is not one of 'vault', 'node'
 node start kits/runner --part node --socket vault.socket | must be the kit of a silo, got that of 'runner'
 node start . north.toml | must be a kit
 node start kits/north none.toml | none.toml
-node start kits/north agrees.toml | agreed to the study 0000
+node start kits/north rules.toml | study in [approve] of
 node start kits/north west.toml | the kit of the silo 'west'
 node start kits/runner north.toml | must be the kit of the silo 'north', got the kit of 'runner'
 node start kits/south north.toml | the kit of the silo 'north', got the kit of 'south'
 node start kits/north lost.toml | lost.ledger
-node approve kits/north lost.toml | fedpower ledger create
+node approve kits/north study.toml --silo-file lost.toml | fedpower ledger create
+node approve kits/north elsewhere --silo-file north.toml | STUDY must be a file, or the name or hash of one
+node approve kits/south study.toml --silo-file north.toml | kit of the silo 'north', got the kit of 'south'
+study sign study.toml none.pem | none.pem
 node start kits/north lungs.toml | got the ledger of data set 'heart'; use
-node start kits/north changed.toml | version '1' in its ledger, got other data
-node start kits/south south.toml | no such file
+node start kits/south south.toml | path in [data] of
 study run elsewhere/study.toml | must be a kit made by
 study run study.toml --kit kits/north | the kit of the runner, got the kit of 'north'
-study run other.toml --kit kits/runner | --kit must be of study
+study run moved.toml --kit kits/runner | must be localhost:8002, as in the kits, got localhost:9002
 study run study.toml -o occupied | occupied
 study run study.toml --resume | a run of this study to resume
 study run study.toml --local 2 | all 3 silos
@@ -312,6 +442,9 @@ study run study.toml --local 3 --data occupied | 'north'
 study run study.toml --separator , | --separator must go with --local
 study run study.toml --local 3 --drop nr | --drop must go with --data
 study status study.toml --kit kits/south | of the runner, got the kit of
+study status study.toml --kit kits/runner --port 8005 | --port must go with --serve
+study status study.toml --kit kits/runner --serve --json | --serve and --json must not be given together
+study status study.toml --kit kits/runner --serve --port 99999 | 99999
 node ca-init none.toml -o new | must exist, got no file at
 node ca-init study.toml -o occupied | occupied must be new or empty
 node ca-init runner.toml -o new | 'runner'
@@ -320,6 +453,8 @@ node request study.toml west | got 'west'
 node request study.toml north | must be new or empty
 node sign occupied study.toml | occupied must be an authority
 node renew nowhere study.toml | nowhere must be an authority
+node revoke nowhere north | nowhere must be an authority
+node accept kits/north none.crl | must be a certificate signed by
 node accept occupied study.toml | must hold exactly one request, the signed one, got 0
 node status occupied | must be a kit
 """
@@ -384,36 +519,31 @@ def test_without_flare_one_sentence_says_what_to_install(consortium, use, monkey
 def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here, monkeypatch):
     """Real keys and certificates, all by one party."""
     write_study()
-    digest = read_study(Path("study.toml")).digest
     said = succeed("node", "ca-init", "study.toml", "-o", "kits", "--with-keys").stdout
-    assert "For rehearsals only: in a real study every party makes its own key" in said
+    assert "For rehearsals only: otherwise every party makes its own key" in said
     folders = {"coordinator", "runner", "north", "south", "east", "authority"}
     assert {path.name for path in Path("kits").iterdir()} == folders
     assert all(f"kits/{name}" in said for name in folders)
     assert not list(Path("kits").rglob("*.sh"))
     assert len({path.read_bytes() for path in Path("kits").rglob("*.key")}) == 6
     template = Path("kits/north/silo.toml").read_text()
-    assert digest in template
     Path("kits/north/silo.toml").write_text(
         template.replace("rows.parquet", str(here / "north.csv"))
         .replace("# epsilon = 3.0 ", "epsilon = 3.0 ")
-        .replace("# delta = 1e-6", "delta = 1e-6")
+        .replace("# delta = 1e-6", "delta = 1e-6", 1)
     )
     (reported,) = (line for line in template.splitlines() if line.startswith("# fedpower ledger create"))
     with chdir(here / "kits" / "north"):
         succeed(*reported.split()[2:])
-    shown = json.loads(succeed("node", "approve", "kits/north", "kits/north/silo.toml", "--json").stdout)
+    shown = json.loads(succeed("node", "approve", "kits/north", "study.toml", "--json").stdout)
     assert shown["affordable"] is True
+    assert "No study" not in succeed("node", "approve", "kits/north", "--yes").stdout
     started: list[Any] = []
     monkeypatch.setattr(  # what it would start is looked at in place of being started
         vault, "run_silo", lambda made, settings, own, *, say: started.append(settings.kit) or 0
     )
     said = succeed("node", "start", "kits/north").stdout
-    assert "read 60 rows of 5 columns" in said
-    Path("north.csv").write_text(Path("north.csv").read_text().replace("1", "x", 1))
-    refused = run("node", "start", "kits/north")
-    assert refused.exit_code == 2
-    assert "the data of silo 'north'" in refused.stderr
+    assert "silo north of federation heart" in said
     assert started == [str(here / "kits" / "north")]
 
 
@@ -436,13 +566,27 @@ def test_each_party_makes_its_key_and_the_authority_signs_renews_and_shows(here)
         assert f"authority/signed/{party}.crt" in said
         whole = succeed("node", "accept", f"kits/{party}", f"authority/signed/{party}.crt")
         assert f"The kit of {party} is complete" in whole.stdout
+    ledger = ("kits/north/north.ledger", "--silo", "north", "--epsilon", 3, "--delta", "1e-6")
+    succeed("ledger", "create", *ledger)
     succeed("node", "request", "study.toml", "north", "--renew")
     succeed("node", "renew", "authority", "kits/north/north.csr", "--days", 60)
     succeed("node", "accept", "kits/north", "authority/signed/north.crt")
+    succeed("ledger", "verify", "kits/north/north.ledger")
+    (log,) = Path("kits/north/north.log").iterdir()
+    assert json.loads(log.read_text().splitlines()[-1])["event"] == "renewed"
     shown = json.loads(succeed("node", "status", "kits/north", "authority", "--json").stdout)
     left = {each["party"]: each["days_left"] for each in shown}
     assert left == {"authority": 3649, **dict.fromkeys(reported, 29), "north": 59}
     assert shown[0]["fingerprint"] != reported["north"]
+    warned = {each["party"] for each in shown if each["warning"] is not None}
+    assert warned == set(reported) - {"north"}
     lines = succeed("node", "status", "kits/south").stdout
     assert f"fingerprint of south: {reported['south']}" in lines
+    assert re.search(
+        r"Warning: the certificate of south ends on [0-9-]{10}, in 29 days; request another", lines
+    )
+    assert "authority/revoked.crl" in succeed("node", "revoke", "authority", "south").stdout
+    said = succeed("node", "accept", "kits/south", "authority/revoked.crl").stdout
+    assert said == "The kit has list 1, of 1 revoked certificates.\n"
+    assert "Warning: the certificate of south is revoked; " in succeed("node", "status", "kits/south").stdout
     assert not list(Path("authority").rglob("party.key"))

@@ -14,6 +14,7 @@ COMMANDS = {
     "show --against": ["show out --against out"],
     "plan": ["plan north.csv east.csv -k 2 --epsilon 1 --gap 0.05 --ledger l"],
     "ledger show": ["ledger show l/north.ledger"],
+    "ledger verify": ["ledger verify l/north.ledger"],
     "analyze": ["analyze factor out -k 1", "analyze correlate out", "analyze regress out --target hdl"],
     "inspect": ["inspect north.csv"],
 }

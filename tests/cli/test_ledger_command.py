@@ -1,12 +1,15 @@
 """`fedpower ledger` makes, shows and changes a ledger."""
 
 import json
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hospitals import PRIVATE, run, succeed
 
+from fedpower.federation.events import EventLog
 from fedpower.privacy import Ledger
 from fedpower.sums.survey import STAGES
 
@@ -83,3 +86,39 @@ def test_a_cap_is_changed_on_record(used):
     assert changed["cap"]["epsilon"] == 0.5
     assert changed["cap_changes"][-1]["reason"] == "too much"
     assert "nothing is left" in succeed("ledger", "show", used).stdout
+
+
+def test_a_ledger_and_its_log_are_verified_and_only_read(used):
+    said = succeed("ledger", "verify", used).stdout
+    assert said.startswith(f"{used} is intact, and has no log yet\n")
+    folder = used.parent / "north.log"
+    with Ledger.open(used) as opened:
+        EventLog(folder, opened).add("started")
+    before = {path: path.read_bytes() for path in [used, *folder.iterdir()]}
+    assert succeed("ledger", "verify", used).stdout.startswith(f"{used} and its log are intact\n")
+    record = json.loads(succeed("ledger", "verify", used, "--json").stdout)
+    assert record["log"] == str(folder)
+    assert (record["first_line"], record["last_line"]) == (1, record["entries"] + 1)
+    assert record["entries_without_line"] == 0
+    assert {path: path.read_bytes() for path in before} == before
+    elsewhere = folder.rename(used.parent / "archive")
+    assert "its file was removed" in run("ledger", "verify", used).stderr
+    assert json.loads(succeed("ledger", "verify", used, "--log", elsewhere, "--json").stdout)["files"] == 1
+
+
+@pytest.mark.parametrize("what", ["line", "release"])
+def test_what_was_changed_is_one_sentence_and_status_2(used, what):
+    folder = used.parent / "north.log"
+    with Ledger.open(used) as opened:
+        EventLog(folder, opened).add("started")
+    (file,) = folder.iterdir()
+    if what == "line":
+        file.write_bytes(file.read_bytes().replace(b"created", b"changed"))
+    else:
+        with closing(sqlite3.connect(used)) as db, db:
+            db.execute("DROP TRIGGER no_update")
+            db.execute("UPDATE entry SET payload = x'00'")
+    said = run("ledger", "verify", used, "--json")
+    (sentence,) = said.stderr.splitlines()
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert ("line 1 in" if what == "line" else "must be as it was first sent but has changed") in sentence

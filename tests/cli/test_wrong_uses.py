@@ -120,12 +120,16 @@ fit booked=east.csv PRIVATE --ledger . | booked
 fit north.csv PRIVATE --ledger . --data-version 1 --data-version 2 | --data-version
 ledger create new.ledger --data-set '' --epsilon 1 --delta 1e-06 | data set
 fit north.csv PRIVATE --ledger west=north.ledger | --ledger
+fit north.csv PRIVATE --ledger west.ledger | create SILO.ledger
 fit north.csv east.csv PRIVATE --ledger north=north.ledger | --ledger
 fit north.csv -k 2 --epsilon 3 --normalize --ledger . | north
 fit north.csv PRIVATE --ledger north=secret.csv | secret.csv
 fit open=north.csv PRIVATE --ledger . | open.ledger
 ledger show nowhere.ledger | nowhere.ledger
 ledger show secret.csv | secret.csv
+ledger verify nowhere.ledger | nowhere.ledger
+ledger verify secret.csv | secret.csv
+ledger verify north.ledger --log secret.csv | --log
 ledger show north.ledger --what-if=-1 | --epsilon
 ledger create new.ledger --epsilon 1 | --delta
 ledger create north.ledger --epsilon 9 --delta 1e-06 | north.ledger

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import fedpower.cli
-from fedpower.federation import coordinator
+from fedpower.federation import coordinator, vault
 from fedpower.federation.silo_file import open_silo
 from fedpower.privacy.noise import SeededNoiseForExperiments
 
@@ -80,16 +80,14 @@ class HeldRun(coordinator.RunThread):
 
         def closed(recorded):
             append(recorded)
-            hold(self._kit.folder, f"between-{recorded.number}")
+            hold(self.folder.parents[1], f"between-{recorded.number}")
 
         made.coordinator._on_closed = closed
         super()._drive(made)
 
 
 def main() -> None:
-    from fedpower.cli import node
-
-    node.open_silo = open_held_silo
+    vault.open_silo = open_held_silo
     coordinator.RunThread = HeldRun
     fedpower.cli.main()
 

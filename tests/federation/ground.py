@@ -115,7 +115,7 @@ class Ground(LocalFederation):
         folder = self.folder / name
         folder.mkdir()
         say, on_round = self.sentences.append, self.rounds.append
-        runner = Runner(kit=Kit(self.runner), patience=90.0, say=say, on_round=on_round)
+        runner = Runner(kit=Kit(self.runner), study=self.study, patience=90.0, say=say, on_round=on_round)
         pool = ThreadPoolExecutor(1)
         running = pool.submit(runner.run, folder, resume=resume)
         pool.shutdown(wait=False)

@@ -59,13 +59,13 @@ def write_study(folder: Path, **tables: Any) -> StudyFile:
 
 def signed_kit(authority: Authority, party: str, kit: Path, **days: int) -> Kit:
     """Make a party's kit as it is made between organisations."""
-    authority.sign(Request.read(ask(authority.study, party, kit)), **days)
+    authority.sign(Request.read(ask(authority.federation, party, kit)), **days)
     return accept(kit, authority.signed(party))
 
 
 def kit_of(study: StudyFile, party: str, folder: Path) -> Kit:
     """Return a party's kit, of an authority that is nobody else's."""
-    return signed_kit(Authority.make(study, folder / f"{party}-authority"), party, folder / party)
+    return signed_kit(Authority.make(study.federation, folder / f"{party}-authority"), party, folder / party)
 
 
 def question(agreed: StudyFile, body: Any = ASK_MOMENT, **changes: Any) -> Message:
@@ -88,15 +88,18 @@ def write_rows(path: Path, rows: Array, columns: tuple[str, ...] = COLUMNS) -> N
 
 
 def write_silo(folder: Path, name: str = "north", *, cap: float | None = 2.0, more: str = "") -> SiloFile:
-    """Write a silo's rows and its own file, and make its ledger unless it is there.
+    """Write a silo's rows and its own file, and make its ledger and key unless they are there.
 
     ``more`` is put at the file's end; without a ``cap`` no ledger is made.
     """
     write_rows(folder / f"{name}.csv", silo_rows(name))
     ledger = f'[ledger]\npath = "{name}.ledger"\n'
     ledger += "" if cap is None else f"epsilon = {cap}\ndelta = 1e-5\n"
-    path = folder / f"{name}.toml"
-    path.write_text(f'silo = "{name}"\n[data]\npath = "{name}.csv"\n{ledger}{more}\n')
+    path, key = folder / f"{name}.toml", folder / f"{name}.pem"
+    identity = f'[identity]\npath = "{name}.pem"\n'
+    path.write_text(f'silo = "{name}"\n[data]\npath = "{name}.csv"\n{ledger}{identity}{more}\n')
+    if not key.exists():
+        KEYS[name].save(key)
     if cap is not None and not (folder / f"{name}.ledger").exists():
         Ledger.create(folder / f"{name}.ledger", epsilon=cap, delta=1e-5, silo=name).close()
     return read_silo(path)
@@ -133,11 +136,10 @@ def open_silos(
     study: StudyFile, folder: Path, *, cap: float = 5.0, write: Callable[[Path, str], None] | None = None
 ) -> Iterator[Counted]:
     """Give all silos as they start: rows and ledgers from disk, nothing of an earlier process."""
-    more = '[identity]\npath = "{}.pem"' if study.options.aggregation.name == "secure" else ""
     with ExitStack() as stack:
         nodes = {}
         for name in study.silos:
-            own = write_silo(folder, name, cap=cap, more=more.format(name))
+            own = write_silo(folder, name, cap=cap)
             if write is not None:
                 write(folder / str(own.data.path), name)
             nodes[name] = stack.enter_context(open_silo(study, own))

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import queue
 import threading
 import time
@@ -13,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
-from studies import RUN, SIZES, kit_of, write_study
+from studies import CONTENT, RUN, SIZES, kit_of, write_study
 
 from federations import NAMES, coordinator_of, parties_of, study_of
 from fedpower.engines.inprocess import Pace, drive
@@ -21,11 +22,13 @@ from fedpower.exceptions import ProtocolError, RefusedError
 from fedpower.federation import coordinator as serving
 from fedpower.federation import runner as running
 from fedpower.federation.coordinator import CoordinatorService, Questions, RunThread
-from fedpower.federation.kits import COORDINATOR, RUNNER, Kit
+from fedpower.federation.federation_file import COORDINATOR, RUNNER, VIEWERS
+from fedpower.federation.kits import Kit
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY
-from fedpower.federation.runner import LAST_RUN, CoordinatorLostError, CoordinatorSession, Runner
-from fedpower.protocol.coordinator import Unreadable
-from fedpower.protocol.messages import Message, Refusal, decode, encode
+from fedpower.federation.runner import LAST_RUNS, CoordinatorLostError, CoordinatorSession, Runner
+from fedpower.federation.study_file import StudyFile, to_toml
+from fedpower.protocol.coordinator import Round, Unreadable
+from fedpower.protocol.messages import Message, Propose, Refusal, Standing, decode, encode
 
 
 class FakeLinks:
@@ -148,6 +151,20 @@ def test_a_round_waits_some_seconds_for_a_missing_silo_and_to_the_deadline_for_a
         asking.questions.wait(None)
 
 
+def test_a_round_says_how_long_it_is_open_and_what_is_left(asking):
+    asking.ask()
+    assert asking.questions.times["seconds_left"] == math.inf
+    number = asking.number("north")
+    asking.questions.take("north", number, asking.answers["north"])
+    assert asking.questions.wait(60.0) is not None
+    times = asking.questions.times
+    assert 0 < times["seconds_open"] < 60 < times["seconds_open"] + times["seconds_left"]
+    assert asking.questions.wait(0.0) is None
+    assert asking.questions.times["seconds_left"] == 0
+    asking.questions.leave()
+    assert asking.questions.times["seconds_left"] == math.inf
+
+
 def test_a_round_ends_without_a_deadline_when_no_silo_is_left_that_could_answer(asking, monkeypatch):
     """One refuses and one is not connected."""
     monkeypatch.setattr(serving, "_RETURN_S", 0.05)
@@ -176,13 +193,16 @@ def service(kits: dict[str, Kit], tmp_path: Path) -> CoordinatorService:
     made = CoordinatorService(kits[COORDINATOR])
     made.kit.folder = tmp_path / "kit"
     made.kit.folder.mkdir()
-    assert made.links._accepts == {**dict.fromkeys(made.study.silos, ANSWER), RUNNER: CALL}
+    assert made.links._accepts == {
+        **dict.fromkeys(made.federation.silos, ANSWER),
+        **dict.fromkeys((RUNNER, *VIEWERS), CALL),
+    }
     made.links = FakeLinks("north", RUNNER)  # type: ignore[assignment]
     return made
 
 
 def call(service: CoordinatorService, content: bytes | dict[str, Any]) -> tuple[Any, bytes]:
-    service._answer_call(7, content if isinstance(content, bytes) else json.dumps(content).encode())
+    service._answer_call(RUNNER, 7, content if isinstance(content, bytes) else json.dumps(content).encode())
     peer, kind, number, reply = service.links.sent.pop()  # type: ignore[attr-defined]
     assert (peer, kind, number) == (RUNNER, REPLY, 7)
     head, _, more = reply.partition(b"\n")
@@ -207,13 +227,14 @@ def test_a_call_that_is_none_or_names_no_run_is_refused_without_a_word_of_what_w
     assert caplog.text.count("refused a call of the runner") == len(CALLS)
     service._take("north", ANSWER, 1, b"an answer")  # before any run it is dropped
     service._change("north", True)
-    for do in ("start", "fetch"):
-        for run in BAD_IDS:
+    for do in ("start", "fetch", "status"):
+        for run in BAD_IDS if do != "status" else BAD_IDS[1:]:
             reply, more = call(service, {"do": do, "run": run})
             assert reply["error"].startswith("the name of a run must be 16 hexadecimal digits, got some")
             assert more == b""
     status, more = call(service, {"do": "status"})
-    assert (status, more) == ({"connected": ["north"], "run": None, "under_way": False}, b"")
+    expected = {"connected": ["north"], "run": None, "under_way": False, "result": False}
+    assert (status, more) == (expected, b"")
     assert not list(service.kit.folder.iterdir())
 
 
@@ -226,13 +247,19 @@ def test_a_result_is_listed_and_sent_in_pieces_and_nothing_else_is(service, monk
     def fetch(**more: Any) -> tuple[Any, bytes]:
         return call(service, {"do": "fetch", "run": RUN, **more})
 
+    def has_result() -> bool:
+        status: dict[str, Any] = call(service, {"do": "status", "run": RUN})[0]
+        return bool(status["result"])
+
     assert fetch() == ({"error": "a run must have a result, got one without a result so far"}, b"")
+    assert not has_result()
     folder = service.kit.folder / "runs" / RUN / "result"
     folder.mkdir(parents=True)
     (folder / "run.json").write_bytes(b'{"a": 1}\n')
     (folder / "empty").touch()
     (folder.parent / "rounds").write_bytes(b"what silos released")
     monkeypatch.setattr(serving, "PIECE_BYTES", 5)
+    assert has_result()
     assert fetch()[0] == {"files": {"empty": 0, "run.json": 9}}
     pieces = [fetch(file="run.json", offset=offset)[1] for offset in (0, 5, 9, 10**12)]
     assert pieces == [b'{"a":', b" 1}\n", b"", b""]
@@ -246,10 +273,12 @@ def test_a_result_is_listed_and_sent_in_pieces_and_nothing_else_is(service, monk
 
 
 def test_a_run_is_started_again_after_its_end_and_not_twice_and_gives_way_to_another(service, monkeypatch):
-    """The silo that is connected says nothing, and is waited for; without any the run ends."""
+    """The silo that is connected says nothing, and is waited for; none is, once the runner goes on."""
+
+    text = to_toml(CONTENT)
 
     def start(run: str) -> Any:
-        assert call(service, {"do": "start", "run": run})[0] == {"run": run}
+        assert call(service, {"do": "start", "run": run, "study": text})[0] == {"run": run}
         return service._run
 
     first = start(RUN)
@@ -260,13 +289,102 @@ def test_a_run_is_started_again_after_its_end_and_not_twice_and_gives_way_to_ano
     assert (first.is_alive(), first.state["reason"]) == (False, "the run was stopped")
     assert call(service, {"do": "status"})[0]["under_way"] is True
     second.stop()
-    monkeypatch.setattr(serving, "_RETURN_S", 0.0)
     service.links.there.clear()  # type: ignore[attr-defined]
     for _ in range(2):
-        start(RUN).join(30)
+        run = start(RUN)
+        assert call(service, {"do": "go on", "run": RUN}) == ({}, b"")
+        run.join(30)
         state = call(service, {"do": "status"})[0]["run"]
-        assert (state["run"], state["done"], state["again"]) == (RUN, False, True)
-        assert "must have 3 answers, got 0" in state["reason"]
+        assert (state["run"], state["done"], state["again"]) == (RUN, False, False)
+        assert "3 silos must approve the study, got north: absent; south: absent" in state["reason"]
+
+
+def approval(
+    service: CoordinatorService, study: StudyFile, says: dict[str, Any], *, go_on: bool
+) -> RunThread:
+    """Return a run whose silos say something to its proposal, one thing after the other."""
+    run = RunThread(study, service.kit.folder / RUN, service.links, signatures={"key": "signed"})
+
+    def answer(peer: str, number: int, content: bytes) -> None:
+        asked = decode(content)
+        assert isinstance(asked.body, Propose)
+        assert (asked.silo, asked.body.signatures) == (peer, {"key": "signed"})
+        said = says[peer].pop(0) if len(says[peer]) > 1 else says[peer][0]
+        if said is not None:
+            body = Standing(state=said, reason="our\x1b words") if isinstance(said, str) else said
+            run.questions.take(peer, number, encode(replace(asked, body=body)))
+
+    service.links.there[:] = list(says)  # type: ignore[attr-defined]
+    service.links.on_send = answer  # type: ignore[attr-defined]
+    if go_on:
+        run.go_on.set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serving, "_ASK_AGAIN_S", 0.01)
+        run._await_approval()
+    return run
+
+
+def test_rounds_begin_once_all_silos_have_decided(service, tmp_path):
+    study = write_study(tmp_path, rounds={"min_silos": 2})
+    says = {"north": ["waiting", "waiting", "approved"], "south": ["approved"], "east": ["refused"]}
+    state = approval(service, study, says, go_on=False).state
+    assert state["approved"]
+    assert {name: one["state"] for name, one in state["standings"].items()} == {
+        "north": "approved", "south": "approved", "east": "refused",
+    }  # fmt: skip
+    assert state["standings"]["east"]["reason"] == "our\N{REPLACEMENT CHARACTER} words"
+
+
+@pytest.mark.parametrize("third", ["waiting", None, Refusal(reason="no")])
+def test_rounds_begin_with_enough_silos_once_the_runner_goes_on(third, service, tmp_path):
+    study = write_study(tmp_path, rounds={"min_silos": 2, "grace": 0.1})
+    says = {"north": ["approved"], "south": ["approved"], "east": [third]}
+    assert approval(service, study, says, go_on=True).state["approved"]
+
+
+def test_while_a_round_is_open_the_state_says_which_and_who_has_answered(service, tmp_path):
+    run = RunThread(write_study(tmp_path), service.kit.folder / RUN, service.links)
+    run._history.append(
+        Round(number=0, kind="moment", step=0, asked=("north", "south"), refused={"south": "no"})
+    )
+    assert run.state["open"] is None, "before the study is approved"
+    run._approved = True
+    opened = run.state["open"]
+    assert {opened.pop(name) > 0 for name in ("seconds_open", "seconds_left")} == {True}
+    assert opened == {"round": 0, "kind": "moment", "answered": [], "refused": {"south": "no"}}
+    run._record(run._history[0])
+    assert run.state["open"] is None, "the next one is not asked yet"
+
+
+def test_too_few_approvals_end_a_run_before_any_round(service, tmp_path):
+    study = write_study(tmp_path)
+    says = {"north": ["approved"], "south": ["refused"], "east": ["waiting"]}
+    with pytest.raises(
+        RefusedError, match=r"^3 silos must approve the study, got south: refused, our. words$"
+    ):
+        approval(service, study, says, go_on=False)
+
+
+def test_a_study_of_other_parties_or_of_too_large_messages_is_not_begun(service, monkeypatch):
+    for content, problem in (
+        ({**CONTENT, "coordinator": {"host": "elsewhere"}}, "must be localhost:8002, as in the kits"),
+        ({**CONTENT, "silos": {"names": ["west"]}}, "must be among those of federation 'heart-2026'"),
+        ({"name": "heart"}, "must have 'columns'"),
+    ):
+        reply, _ = call(service, {"do": "start", "run": RUN, "study": to_toml(content)})
+        assert problem in reply["error"]
+    monkeypatch.setattr(serving, "MOST_BYTES", 1000)
+    reply, _ = call(service, {"do": "start", "run": "1" * 16, "study": to_toml(CONTENT)})
+    assert "messages of a study must have at most 1 kB, got 66.1 kB" in reply["error"]
+    assert not list((service.kit.folder / "runs").iterdir())
+
+
+def test_the_folders_of_the_last_runs_are_kept(service, monkeypatch):
+    monkeypatch.setattr(serving, "KEPT_RUNS", 2)
+    for digit in "1234":
+        call(service, {"do": "start", "run": digit * 16, "study": to_toml(CONTENT)})
+    service._run.stop()
+    assert {path.name for path in (service.kit.folder / "runs").iterdir()} == {"3" * 16, "4" * 16}
 
 
 ENDS: list[tuple[Exception, str, bool, str]] = [  # what fails where, whether another start may help, why
@@ -281,12 +399,16 @@ ENDS: list[tuple[Exception, str, bool, str]] = [  # what fails where, whether an
 ]  # fmt: skip
 
 
-def test_how_a_run_ended_says_whether_another_start_could_help(service, caplog):
+def test_how_a_run_ended_says_whether_another_start_could_help(service, caplog, tmp_path):
     """What nobody foresaw is in the log and nowhere else."""
+    study = write_study(tmp_path)
     for error, where, again, reason in ENDS:
-        run, known = RunThread(service.kit, RUN, service.links), {"run": RUN, "rounds": [], "waiting_for": []}
-        assert run.state == known
+        run = RunThread(study, service.kit.folder / RUN, service.links)
+        run._approved = True
+        known = run.state
+        assert (known["run"], known["study"], known["rounds"]) == (RUN, study.digest, [])
         with caplog.at_level(logging.ERROR), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RunThread, "_await_approval", Mock())
             patch.setattr(RunThread, where, Mock(side_effect=error))
             run.run()
             assert run.state == {**known, "done": False, "reason": reason, "again": again}
@@ -301,7 +423,9 @@ def test_how_a_run_ended_says_whether_another_start_could_help(service, caplog):
 # --- the runner: which run to take up, and whether another start could fare better ---
 
 
-AT_WORK = {"run": RUN, "rounds": []}
+APPROVED = {name: {"state": "approved", "reason": ""} for name in SIZES}
+AT_WORK = {"run": RUN, "rounds": [], "approved": True, "standings": APPROVED}
+ALONE = {**APPROVED, "south": {"state": "absent", "reason": ""}, "east": {"state": "waiting", "reason": ""}}
 TOO_FEW = {**AT_WORK, "done": False, "reason": "round 0 needs 3 answers", "again": True}
 DONE = {**AT_WORK, "done": True, "reason": None}
 
@@ -309,8 +433,8 @@ DONE = {**AT_WORK, "done": True, "reason": None}
 class Scripted:
     """A coordinator whose states are written down beforehand; the last is repeated."""
 
-    def __init__(self, *states: dict[str, Any] | None, connected: tuple[str, ...] = tuple(SIZES)) -> None:
-        self._states, self._connected = list(states), connected
+    def __init__(self, *states: dict[str, Any] | None) -> None:
+        self._states = list(states)
         self.started: list[str] = []
         self.fetched: list[str] = []
 
@@ -319,9 +443,9 @@ class Scripted:
         if self.started:
             now = self._states.pop(0) if len(self._states) > 1 else self._states[0]
         under_way = now is not None and "done" not in now
-        return {"connected": self._connected, "run": now, "under_way": under_way}
+        return {"connected": list(SIZES), "run": now, "under_way": under_way}
 
-    def start(self, run: str) -> None:
+    def start(self, run: str, study: StudyFile, signatures: dict[str, str]) -> None:
         self.started.append(run)
 
     def fetch(self, run: str, destination: Path) -> None:
@@ -333,7 +457,8 @@ def follow(monkeypatch: pytest.MonkeyPatch, kits: dict[str, Kit], tmp_path: Path
     """Return what takes up a run at coordinators one after the other."""
     monkeypatch.setattr(running, "_POLL_S", 0.0)
     monkeypatch.setattr(running, "_CONNECT_S", 0.01)
-    (kits[RUNNER].folder / LAST_RUN).write_text(json.dumps({"study": kits[RUNNER].study.digest, "run": RUN}))
+    study = write_study(tmp_path)
+    (kits[RUNNER].folder / LAST_RUNS).write_text(json.dumps({study.digest: RUN}))
 
     def followed(*coordinators: Scripted) -> tuple[Any, list[str]]:
         left, said = list(coordinators), list[str]()
@@ -343,15 +468,16 @@ def follow(monkeypatch: pytest.MonkeyPatch, kits: dict[str, Kit], tmp_path: Path
             yield left.pop(0) if len(left) > 1 else left[0]
 
         monkeypatch.setattr(running, "open_session", open_session)
-        runner = Runner(kit=kits[RUNNER], patience=0.0, say=said.append, on_round=lambda reported: None)
+        say, on_round = said.append, lambda reported: None
+        runner = Runner(kit=kits[RUNNER], study=study, patience=0.0, say=say, on_round=on_round)
         return runner.run(tmp_path, resume=True), said
 
     return followed
 
 
-@pytest.mark.parametrize("left", ["no json", {"study": 1, "run": 2}, {"study": "0" * 64, "run": RUN}])
+@pytest.mark.parametrize("left", ["no json", {"study": 1}, {"0" * 64: RUN}])
 def test_where_no_run_of_this_study_was_begun_none_is_resumed(left, kits, follow):
-    (kits[RUNNER].folder / LAST_RUN).write_text(left if isinstance(left, str) else json.dumps(left))
+    (kits[RUNNER].folder / LAST_RUNS).write_text(left if isinstance(left, str) else json.dumps(left))
     with pytest.raises(ProtocolError, match=r"must have a run of this study to resume, got"):
         follow(Scripted())
 
@@ -372,9 +498,9 @@ def test_a_coordinator_that_knows_nothing_of_the_run_resumes_it(lost, follow):
         (Scripted(TOO_FEW), r"needs 3 answers: 6 starts in a row completed no round", 6),
         (Scripted({**TOO_FEW, "again": False}), r"^round 0 needs 3 answers$", 1),
         (
-            Scripted(DONE, connected=("north",)),
-            r"^3 silos must be connected, got 1 after 0 s; start south, east and run again with --r",
-            0,
+            Scripted({**AT_WORK, "approved": False, "standings": ALONE}),
+            r"^3 silos must connect and approve, got 1 after 0 s; run again with --resume once south, ea",
+            1,
         ),
     ],
 )
@@ -408,7 +534,7 @@ def test_a_reply_that_is_none_or_an_error_is_reported_in_a_sentence_that_steers_
     monkeypatch.setattr(running, "_CONNECT_S", 0.01)
     links = Answering(json.dumps({"error": "a run must\x1b[2J be named"}).encode() + b"\n")
     with pytest.raises(ProtocolError, match="a run must") as refused:
-        links.session().start("x")
+        links.session().status()
     assert "\x1b" not in str(refused.value)
     for reply in (b"", b"[1]\n", b"\xff\xfe\n"):
         with pytest.raises(ProtocolError, match="must run fedpower, got something else"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from ground import SILOS, in_process, running, wait_for
 
-from fedpower.federation.kits import COORDINATOR
+from fedpower.federation.federation_file import COORDINATOR
 from fedpower.privacy.ledger import Ledger
 
 pytestmark = pytest.mark.federation
@@ -34,8 +34,10 @@ import sys
 from pathlib import Path
 from fedpower.federation.kits import Kit
 from fedpower.federation.runner import Runner
+from fedpower.federation.study_file import read_study
 kit, place = map(Path, sys.argv[1:])
-Runner(kit=Kit(kit), patience=90.0, say=print, on_round=print).run(place, resume=False)
+study = read_study(kit.parents[1] / "study.toml")
+Runner(kit=Kit(kit), study=study, patience=90.0, say=print, on_round=print).run(place, resume=False)
 """
 
 

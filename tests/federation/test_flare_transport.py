@@ -96,7 +96,7 @@ def test_idle_links_stay_connected(tmp_path, monkeypatch):
     """Each end asks whether the other is there, more often than gRPC's servers like by default."""
     monkeypatch.setattr(links_module, "_PING_MS", 400)
     study = write_study(tmp_path, coordinator={"port": free_port()})
-    make_kits(study, tmp_path / "kits")
+    make_kits(study.federation, tmp_path / "kits")
     changes = []
     chair, _ = links("coordinator", {"north": "answer"}, on_change=lambda *change: changes.append(change))
     silo, _ = links()

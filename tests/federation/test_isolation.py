@@ -107,7 +107,7 @@ class Ground:
         self.folder, self.user, self.vault = folder, user, folder / "vault"
         for name in ("kit/tls", "work", "vault"):
             (folder / name).mkdir(parents=True)
-        for name in ("kit/study.toml", "kit/silo.toml", "vault/rows.csv", "vault/ledger.db"):
+        for name in ("kit/federation.toml", "kit/silo.toml", "vault/rows.csv", "vault/ledger.db"):
             (folder / name).write_bytes(SECRET)
         self.sockets = [
             socket.socket(socket.AF_UNIX, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
@@ -209,7 +209,7 @@ CLOSED += LOCAL
 
 REFUSED = """
 attempt("silo", lambda: os.open(kit / "silo.toml", os.O_RDONLY))
-attempt("kit", lambda: os.open(kit / "study.toml", os.O_WRONLY))
+attempt("kit", lambda: os.open(kit / "federation.toml", os.O_WRONLY))
 attempt("mode", lambda: os.chmod(work, 0o777))
 attempt("times", lambda: os.utime(work))
 attempt("own program", lambda: os.execv(work / "tool", ["tool"]))
@@ -222,7 +222,7 @@ attempt("capabilities", lambda: program(sys.executable, "-c", caps))
 REFUSED += IO_URING
 
 OPEN = """
-attempt("study", lambda: [(kit / "study.toml").read_text()])
+attempt("federation", lambda: [(kit / "federation.toml").read_text()])
 attempt("write own", lambda: (work / "own").write_text("x"))
 attempt("move", lambda: ((work / "sub").mkdir(), os.replace(work / "own", work / "sub" / "own")))
 attempt("remove", lambda: (work / "sub" / "own").unlink())
@@ -384,7 +384,7 @@ def test_no_folder_with_a_secret_is_read_because_packages_may_be_in_it(tmp_path,
     monkeypatch.setattr(sys, "path", paths)
     kit = tmp_path / "kit"
     found = node_reads(kit, [home / "data" / "rows.csv"])
-    own = [kit / "tls", kit / "study.toml", other]
+    own = [kit / "tls", kit / "federation.toml", other]
     assert [path for path in found if path.is_relative_to(tmp_path)] == own
     assert Path(fedpower.__file__).parent in found
     assert home in node_reads(kit)

@@ -15,9 +15,10 @@ from studies import signed_kit, write_silo, write_study
 
 from fedpower.cli import main
 from fedpower.exceptions import InputError
-from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS, kits
+from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, REVOKED, TLS, certificates, kits
+from fedpower.federation.certificates import days_left, fingerprint
 from fedpower.federation.coordinator import StudyRun
-from fedpower.federation.kits import Authority, Kit, Request, accept, ask, days_left, fingerprint
+from fedpower.federation.kits import Authority, Kit, Request, accept, accept_list, ask
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.messages import Enrolment
 
@@ -29,7 +30,7 @@ def study(tmp_path: Path) -> StudyFile:
 
 @pytest.fixture
 def authority(study: StudyFile, tmp_path: Path) -> Authority:
-    return Authority.make(study, tmp_path / "authority")
+    return Authority.make(study.federation, tmp_path / "authority")
 
 
 @pytest.mark.slow
@@ -39,10 +40,10 @@ def test_kits_are_private_have_their_own_keys_and_pass_flare_s_own_checks(tmp_pa
     study = write_study(tmp_path, silos={"names": names})
     umask = os.umask(0)
     try:
-        authority = Authority.make(study, tmp_path / "authority")
+        authority = Authority.make(study.federation, tmp_path / "authority")
         for party in ("coordinator", "runner", *names):
             signed_kit(authority, party, tmp_path / "kits" / party)
-        ask(study, names[0], tmp_path / "kits" / names[0], renew=True)
+        ask(study.federation, names[0], tmp_path / "kits" / names[0], renew=True)
         place = tmp_path / "kits" / "coordinator" / "runs" / "0"
         run = StudyRun(study, run="0" * 16, checkpoint=place)
         for question in run.coordinator.next():
@@ -57,12 +58,12 @@ def test_kits_are_private_have_their_own_keys_and_pass_flare_s_own_checks(tmp_pa
         verify_cert_chain(opened.certificate, [], opened.authority)
         hosts = opened.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert ("localhost" in hosts.get_values_for_type(x509.DNSName)) == (party == "coordinator")
-        assert opened.study.digest == study.digest
+        assert opened.federation == study.federation
         assert opened.check() > 0
         assert b"PRIVATE" not in (kit / f"{party}.csr").read_bytes()
         keys.append((kit / TLS / KEY).read_bytes())
         with pytest.raises(InputError, match="must be new or empty"):
-            ask(study, party, kit)
+            ask(study.federation, party, kit)
     assert len(set(keys)) == len(keys)
     held = [path for path in authority.folder.rglob("*") if path.is_file()]
     assert {path.name for path in held if b"PRIVATE" in path.read_bytes()} == {"authority.key"}
@@ -75,7 +76,7 @@ def test_kits_are_private_have_their_own_keys_and_pass_flare_s_own_checks(tmp_pa
 def test_certificates_end_with_their_authority_at_the_latest_and_are_refused_before_they_connect(
     study, tmp_path, monkeypatch
 ):
-    short = Authority.make(study, tmp_path / "short", days=100)
+    short = Authority.make(study.federation, tmp_path / "short", days=100)
     assert days_left(short.certificate) == 99
     assert signed_kit(short, "south", tmp_path / "south").check() == 99
     for party in ("north", "coordinator"):
@@ -87,7 +88,7 @@ def test_certificates_end_with_their_authority_at_the_latest_and_are_refused_bef
         def now(cls, tz=None):
             return datetime.now(tz) + timedelta(days=3)
 
-    monkeypatch.setattr(kits, "datetime", Later)
+    monkeypatch.setattr(certificates, "datetime", Later)
     day = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%d")
     for words in (
         ("node", "start", str(tmp_path / "north"), str(silo.path)),
@@ -105,7 +106,7 @@ def test_one_party_is_renewed_with_its_old_key_or_a_new_one(authority, tmp_path)
     old = fingerprint(signed_kit(authority, "north", kit, days=10).certificate.public_key())
     authority.sign(Request.read(kit / "north.csr"), days=20, renew=True)
     assert fingerprint(accept(kit, authority.signed("north")).certificate.public_key()) == old
-    request = ask(authority.study, "north", kit, renew=True)
+    request = ask(authority.federation, "north", kit, renew=True)
     assert Kit(kit).check() == 19, "the kit works on meanwhile"
     authority.sign(Request.read(request), days=200, renew=True)
     renewed = accept(kit, authority.signed("north"))
@@ -113,26 +114,26 @@ def test_one_party_is_renewed_with_its_old_key_or_a_new_one(authority, tmp_path)
     assert fingerprint(renewed.certificate.public_key()) != old
 
 
-def test_an_authority_signs_no_second_key_no_stranger_and_no_other_study(study, authority, tmp_path):
-    first = ask(study, "north", tmp_path / "north")
+def test_an_authority_signs_no_second_key_no_stranger_and_no_other_federation(study, authority, tmp_path):
+    first = ask(study.federation, "north", tmp_path / "north")
     with pytest.raises(InputError, match=r"must have a certificate to renew, got none"):
         authority.sign(Request.read(first), renew=True)
     authority.sign(Request.read(first))
-    again = Request.read(ask(study, "north", tmp_path / "another-north"))
+    again = Request.read(ask(study.federation, "north", tmp_path / "another-north"))
     with pytest.raises(InputError, match=r"'north' must not have a certificate yet"):
         authority.sign(again)
     with pytest.raises(InputError, match=r"must be coordinator, runner, north, .* got 'west'"):
-        ask(study, "west", tmp_path / "west")
+        ask(study.federation, "west", tmp_path / "west")
     (tmp_path / "other").mkdir()
-    other = write_study(tmp_path / "other", privacy={"epsilon": 50.0})
-    with pytest.raises(InputError, match=r"got a request from 'south' in study"):
+    other = write_study(tmp_path / "other", coordinator={"port": 9000}).federation
+    with pytest.raises(InputError, match=r"got a request from 'south' in federation"):
         authority.sign(Request.read(ask(other, "south", tmp_path / "other-south")))
     text = first.read_bytes()
     (tmp_path / "altered.csr").write_bytes(text[:200] + b"AAAA" + text[204:])
     with pytest.raises(InputError, match=r"must be a request made by"):
         Request.read(tmp_path / "altered.csr")
     key = kits.read_key(tmp_path / "north" / TLS / kits.NEXT_KEY)
-    (tmp_path / "south.csr").write_bytes(kits.new_request(study, "south", key))
+    (tmp_path / "south.csr").write_bytes(kits.new_request(study.federation, "south", key))
     with pytest.raises(InputError, match=r"'south' must have its own key, got the key of 'north'"):
         authority.sign(Request.read(tmp_path / "south.csr"))
 
@@ -140,9 +141,9 @@ def test_an_authority_signs_no_second_key_no_stranger_and_no_other_study(study, 
 def test_a_kit_takes_its_own_certificate_of_its_own_authority_and_no_other_and_no_other_s_key(
     study, authority, tmp_path
 ):
-    foreign = Authority.make(study, tmp_path / "foreign")
+    foreign = Authority.make(study.federation, tmp_path / "foreign")
     for party in ("north", "south"):
-        request = Request.read(ask(study, party, tmp_path / party))
+        request = Request.read(ask(study.federation, party, tmp_path / party))
         authority.sign(request)
         foreign.sign(request)
     with pytest.raises(InputError, match=r"got one without its certificate"):
@@ -171,3 +172,88 @@ def test_a_kit_takes_its_own_certificate_of_its_own_authority_and_no_other_and_n
         shutil.copyfile(source, mixed / TLS / wrong)
         with pytest.raises(InputError, match="must belong together"):
             Kit(mixed).check(with_key=wrong != AUTHORITY_CERTIFICATE)
+
+
+def test_a_list_has_every_certificate_of_a_revoked_party_which_can_then_have_one_for_a_new_key(
+    authority, tmp_path
+):
+    kit = tmp_path / "north"
+    serials = [signed_kit(authority, "north", kit).certificate.serial_number]
+    stolen = (kit / "north.csr").read_bytes()
+    authority.sign(Request.read(kit / "north.csr"), renew=True)
+    serials.append(accept(kit, authority.signed("north")).certificate.serial_number)
+    south = signed_kit(authority, "south", tmp_path / "south")
+    for name, words in (("east", "'east' must have a certificate to revoke"), ("*", "must be coordinator, ")):
+        with pytest.raises(InputError, match=words):
+            authority.revoke(name)
+    assert not (authority.folder / REVOKED).exists()
+    first = authority.revoke("north")
+    assert first.is_signature_valid(authority.certificate.public_key())
+    assert {entry.serial_number for entry in first} == set(serials)
+    for folder in (kit, south.folder):
+        accept_list(folder, authority.folder / REVOKED)
+    assert south.check() > 0
+    with pytest.raises(InputError, match="must be valid, got a revoked one; request another with"):
+        Kit(kit).check()
+    (sentence,) = certificates.warnings(kit / TLS)
+    assert sentence.startswith("the certificate of north is revoked; request another with")
+    (tmp_path / "stolen.csr").write_bytes(stolen)
+    with pytest.raises(
+        InputError, match="'north' must have a new key, got one whose certificate was revoked"
+    ):
+        authority.sign(Request.read(tmp_path / "stolen.csr"))
+    authority.sign(Request.read(ask(authority.federation, "north", kit, renew=True)))
+    renewed = accept(kit, authority.signed("north"))
+    assert renewed.check() > 0
+    assert certificates.warnings(kit / TLS) == []
+    second = authority.revoke("north")
+    listed = {entry.serial_number: entry.revocation_date_utc for entry in second}
+    assert set(listed) == {*serials, renewed.certificate.serial_number}
+    assert [listed[each.serial_number] for each in first] == [each.revocation_date_utc for each in first]
+    third = authority.revoke("south")
+    numbers = [certificates.list_number(each) for each in (first, second, third)]
+    assert numbers == [1, 2, 3]
+    assert {entry.serial_number for entry in third} > set(listed)
+
+
+def test_a_kit_takes_a_list_of_its_authority_that_is_no_older_than_its_own(authority, tmp_path):
+    kit, lists = tmp_path / "north", []
+    for party in ("north", "south", "east"):
+        signed_kit(authority, party, tmp_path / party)
+    for party in ("south", "east"):
+        authority.revoke(party)
+        lists.append(tmp_path / f"{party}.crl")
+        shutil.copyfile(authority.folder / REVOKED, lists[-1])
+    foreign = Authority.make(authority.federation, tmp_path / "foreign")
+    signed_kit(foreign, "south", tmp_path / "foreign-south")
+    foreign.revoke("south")
+    damaged = tmp_path / "damaged.crl"
+    content = lists[0].read_bytes()
+    damaged.write_bytes(content[:80] + b"A" + content[81:])
+    held = kit / TLS / REVOKED
+    for wrong in (foreign.folder / REVOKED, damaged, tmp_path / "none.crl"):
+        with pytest.raises(InputError, match=r"must be a list of revoked certificates, signed by the auth"):
+            accept_list(kit, wrong)
+        assert not held.exists()
+    for given in (*lists, lists[-1]):
+        accept_list(kit, given)
+        assert certificates.revoked_serials(kit / TLS) == {
+            entry.serial_number for entry in x509.load_pem_x509_crl(given.read_bytes())
+        }
+        assert held.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(InputError, match=r"must be newer than that in .*, number 2, got number 1"):
+        accept_list(kit, lists[0])
+    assert held.read_bytes() == lists[1].read_bytes()
+    held.write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"revoked.crl must be a list of revoked certificates"):
+        Kit(kit).check()
+
+
+def test_a_certificate_is_warned_about_from_30_days_on(authority, tmp_path):
+    for days, words in ((31, []), (30, ["in 29 days"]), (0, ["ended on"])):
+        kit = tmp_path / f"{days}"
+        signed_kit(authority, "north", kit, days=days)
+        told = certificates.warnings(kit / TLS)
+        assert len(told) == len(words)
+        assert all(word in sentence for word, sentence in zip(words, told, strict=True))
+        authority.signed("north").unlink()

@@ -1,20 +1,24 @@
 """A silo put together from its own file: what it refuses, agrees to and charges, and its vault."""
 
+import copy
 import logging
 import math
 import os
 import shlex
 import sqlite3
 import struct
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import date, timedelta
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -22,6 +26,7 @@ from msgspec import structs
 from studies import (
     COLUMNS,
     EXACT,
+    KEYS,
     RUN,
     files_of,
     kit_of,
@@ -35,32 +40,39 @@ from studies import (
 
 from federations import ASK_MOMENT
 from fedpower.cli import main
-from fedpower.exceptions import BudgetError, FedpowerError, InputError, LedgerError, ProtocolError
+from fedpower.exceptions import BudgetError, FedpowerError, InputError, LedgerError
+from fedpower.federation import inbox as inbox_module
 from fedpower.federation import vault as vault_module
 from fedpower.federation.coordinator import StudyRun
+from fedpower.federation.inbox import check_decisions, message_to_sign
 from fedpower.federation.isolation import available, separation
 from fedpower.federation.silo_file import Data, open_silo, read_silo
-from fedpower.federation.study_file import StudyFile
-from fedpower.federation.vault import Vault, node_settings, run_silo
+from fedpower.federation.study_file import StudyFile, to_toml
+from fedpower.federation.vault import Vault, VaultStatus, node_settings, open_vault, run_silo
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import (
     AskMoment,
+    AskQuery,
     AskSteps,
     Enrol,
     Enrolment,
     MomentPart,
+    Propose,
     QueryAnswer,
     Refusal,
+    Standing,
     decode,
     encode,
     read_only,
 )
 from fedpower.protocol.receiving import most_question_bytes
-from fedpower.protocol.silo import ExactReleases, Silo
+from fedpower.protocol.secure import Identity, is_signed
+from fedpower.protocol.silo import NOT_YOURS, ExactReleases
 from fedpower.protocol.study import worst_epsilon
 
 NORTH = 'silo = "north"\n'
 DATA = '[data]\npath = "rows.csv"\n'
+LEDGER = '[ledger]\npath = "north.ledger"\n'
 WRONG = (
     (DATA, "must have 'silo', got none"),
     (NORTH, "must have 'data', got none"),
@@ -69,7 +81,13 @@ WRONG = (
     (f'{NORTH}{DATA}extra_columns = "keep"', "one of 'refuse', 'drop', got 'keep'"),
     (f'{NORTH}{DATA}password = "x"', "got 'password'; did you mean 'password_"),
     (f'{NORTH}{DATA}[ledger]\npath="l"\nepsilon = 1', "or neither, got one"),
-    (f"{NORTH}{DATA}[agrees]\nepsilon = nan", "above 0, got nan"),
+    (f"{NORTH}{DATA}{LEDGER}[approve]\nepsilon = nan", "above 0, got nan"),
+    (f"{NORTH}{DATA}{LEDGER}[approve]\nmin_silos = 2", "must have epsilon, .* or study, its hash"),
+    (
+        f'{NORTH}{DATA}{LEDGER}[approve]\nstudy = "{12 * "0"}"',
+        "study in .* must be 64 digits, got '000000000000'",
+    ),
+    (f"{NORTH}{DATA}{LEDGER}[approve]\nepsilon = 1\nuntil = 3", "until in .* must be"),
     (
         f'{NORTH}[data]\nquery = "SELECT 1"\ndatabase = "sqlite:///a"\nseparator = ";"',
         "must be a path or a query, got separator with query",
@@ -89,61 +107,62 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path):
         assert "\n" not in str(refused.value)
 
 
-def check_agreed(folder: Path, more: str, study: StudyFile) -> None:
-    write_silo(folder, more=f"[agrees]\n{more}").check_agreed(study)
+def objections(folder: Path, rules: str, study: StudyFile, signed_by: tuple[str, ...] = ()) -> list[str]:
+    return list(write_silo(folder, more=f"[approve]\n{rules}").objections(study, signed_by))
 
 
-def test_what_was_agreed_to_is_accepted_and_anything_else_refused(tmp_path):
+def test_standing_rules_approve_what_meets_all_of_them(tmp_path):
     study = write_study(tmp_path, rounds={"min_silos": 2})
-    for terms in ("", "epsilon = 1.0\ndelta = 1e-6", "epsilon = inf", "min_silos = 2"):
-        check_agreed(tmp_path, terms, study)
-    exact = write_study(tmp_path, privacy=EXACT)
-    others = write_study(tmp_path, silos={"names": ["south", "east"]})
-    for terms, given, sentence in (
-        ("epsilon = 0.9", study, "agrees to epsilon of at most 0.9, got a study with 1"),
-        ("delta = 1e-7", study, "agrees to delta of at most 1e-07, got a study with 1e-06"),
-        ("min_silos = 3", study, "agrees to min_silos of at least 3, got a study with 2"),
-        ("epsilon = 5.0", exact, "epsilon of at most 5, got a study with inf"),
-        ("", others, r"'north' must be named .*, got south, east"),
+    key, far = KEYS["south"].public, f"{date.today() + timedelta(days=2)}"
+    own = ", ".join(f'"{name}"' for name in COLUMNS)
+    for rules in (
+        "epsilon = 1.0",
+        f'study = "{study.digest}"',
+        f"epsilon = 1.0\ndelta = 1e-6\nmin_silos = 2\ncolumns = [{own}]\nuntil = {far}",
+        f'epsilon = 2.0\nsigned_by = ["{key}"]',
     ):
-        with pytest.raises(ProtocolError, match=sentence):
-            check_agreed(tmp_path, terms, given)
+        assert objections(tmp_path, rules, study, (key,)) == []
+    exact = write_study(tmp_path, privacy=EXACT)
+    assert objections(tmp_path, "epsilon = inf", exact) == []
+    for rules, given, sentence in (
+        ("epsilon = 0.9", study, "it can spend epsilon 1, and the rules allow 0.9"),
+        ("epsilon = 1.0\ndelta = 1e-7", study, "its delta is 1e-06, and the rules allow 1e-07"),
+        ("epsilon = 1.0\nmin_silos = 3", study, "it goes on with 2 silos, and the rules need 3"),
+        ("epsilon = 5.0", exact, "it can spend epsilon inf, and the rules allow 5"),
+        ('epsilon = 1.0\ncolumns = ["age", "bmi"]', study, "the rules have no column 'sbp'"),
+        (f'epsilon = 1.0\nsigned_by = ["{key}"]', study, "it is not signed by all that the rules name"),
+        ("epsilon = 1.0\nuntil = 2020-01-01", study, "the rules ended on 2020-01-01"),
+    ):
+        assert objections(tmp_path, rules, given) == [sentence]
+    assert list(write_silo(tmp_path).objections(study, ())) == ["there are no standing rules"]
 
 
-def test_a_study_is_agreed_to_by_its_whole_hash(tmp_path):
+def test_a_rule_for_one_study_takes_its_whole_hash(tmp_path):
     """Two studies that share 12 digits, one of them harmless, were found with 48 million hashes."""
     study = write_study(tmp_path)
     digest = study.digest
-    check_agreed(tmp_path, f'study = "{digest}"', study)
     for place in (0, 11, 12, 63):
         other = digest[:place] + ("1" if digest[place] != "1" else "2") + digest[place + 1 :]
-        with pytest.raises(
-            ProtocolError, match=f"agreed to the study {other}, got the study {digest}; review"
-        ):
-            check_agreed(tmp_path, f'study = "{other}"', study)
+        assert objections(tmp_path, f'study = "{other}"', study) == [
+            "it is another study than that of the rules"
+        ]
     for shortened in (digest[:12], digest[:63], digest + "0", digest.upper(), f" {digest}", ""):
-        with pytest.raises(ProtocolError, match="must be the full hash of the study, 64 digits") as refused:
-            check_agreed(tmp_path, f'study = "{shortened}"', study)
-        assert f'paste study = "{digest}"' in str(refused.value)
+        with pytest.raises(InputError, match="must be 64 digits"):
+            objections(tmp_path, f'study = "{shortened}"', study)
+    with pytest.raises(InputError, match=r"signed_by in \[approve\] of .* must be 64 digits, got '9f2c'"):
+        objections(tmp_path, 'epsilon = 1.0\nsigned_by = ["9f2c"]', study)
 
 
-def test_what_is_agreed_to_is_what_all_attempts_at_a_secure_sum_can_spend(tmp_path):
-    """At epsilon=1 three attempts cost 1.81, as a ledger counts them: an agreement to 1 is too little."""
+def test_standing_rules_count_what_all_attempts_at_a_secure_sum_can_spend(tmp_path):
+    """At epsilon=1 three attempts cost 1.81, as a ledger counts them: a rule for 1 is too little."""
 
     def study(**privacy: Any) -> StudyFile:
         return write_study(tmp_path, **secure_tables(tmp_path, **privacy))
 
-    with pytest.raises(ProtocolError) as refused:
-        check_agreed(tmp_path, "epsilon = 1.0", study())
-    reported = str(refused.value)
-    assert "agrees to epsilon of at most 1, got a study that can spend 1.81" in reported
-    assert "3 attempts at a secure sum of 1 each" in reported
-    advised = float(reported.split("epsilon<=")[1].split(maxsplit=1)[0])
-    check_agreed(tmp_path, "epsilon = 1.0", study(epsilon=advised))
-    with pytest.raises(ProtocolError, match="can spend"):
-        check_agreed(tmp_path, "epsilon = 1.0", study(epsilon=advised * 1.01))
-    check_agreed(tmp_path, "epsilon = 1.0", study(attempts=1))
-    check_agreed(tmp_path, "epsilon = 1.82", study())
+    (problem,) = objections(tmp_path, "epsilon = 1.0", study())
+    assert problem.startswith("it can spend epsilon 1.81")
+    assert objections(tmp_path, "epsilon = 1.0", study(attempts=1)) == []
+    assert objections(tmp_path, "epsilon = 1.82", study()) == []
     terms, _, _ = study().terms()
     budget = terms.budget
     assert budget is not None
@@ -242,7 +261,6 @@ def moved_cell(change: float) -> Any:
 
 
 SPOILS: dict[str, Callable[[Path], Any]] = {
-    "too much": lambda folder: write_silo(folder, more="[agrees]\nepsilon = 0.5"),
     "not named": lambda folder: change_own_file(folder, 'silo = "north"', 'silo = "west"'),
     "no rows": lambda folder: (folder / "north.csv").unlink(),
     "holes": lambda folder: change_rows(folder, moved_cell(np.nan)),
@@ -250,7 +268,6 @@ SPOILS: dict[str, Callable[[Path], Any]] = {
     "more columns": lambda folder: change_rows(folder, np.ones((60, 6)), (*COLUMNS, "id")),
     "another's ledger": lambda folder: change_ledger(folder, silo="south"),
     "no ledger": change_ledger,
-    "a ledger not named": lambda folder: change_own_file(folder, "[ledger]", "[columns]\n#"),
     "another cap": lambda folder: write_silo(folder, cap=9.0),
     "a damaged ledger": lambda folder: (folder / "north.ledger").write_bytes(b"not a database!!"),
 }
@@ -293,7 +310,7 @@ def test_opening_changes_no_file_and_charges_nothing_and_answering_charges_once(
     np.testing.assert_array_equal(sent[0].words, sent[1].words)
 
 
-def test_an_exact_study_needs_no_ledger_and_answers_for_the_rows_that_were_checked(tmp_path):
+def test_an_exact_study_opens_no_ledger_and_answers_for_the_rows_that_were_checked(tmp_path):
     study = write_study(tmp_path, privacy=EXACT)
     silo = write_silo(tmp_path, cap=None)
     with open_silo(study, silo) as node:
@@ -348,7 +365,7 @@ def test_changed_rows_stop_a_silo_and_a_new_version_of_them_is_public_and_charge
         assert n_charged(node) == 2
 
 
-# --- its vault: a question of the study is answered over a socket, anything else gets nothing ---
+# --- its vault: a study waits for approval; its questions are answered, anything else gets nothing ---
 
 
 @pytest.fixture
@@ -357,9 +374,23 @@ def study(tmp_path: Path) -> StudyFile:
 
 
 @pytest.fixture
-def node(study: StudyFile, tmp_path: Path) -> Iterator[Silo]:
-    with open_silo(study, write_silo(tmp_path)) as opened:
-        yield opened
+def vault(study: StudyFile, tmp_path: Path) -> Iterator[Vault]:
+    """Give a vault to which the study was proposed; nothing is decided."""
+    with open_vault(study.federation, write_silo(tmp_path)) as made:
+        assert standing(made, study) == "waiting"
+        yield made
+
+
+def standing(vault: Vault, study: StudyFile, **signatures: str) -> str:
+    """Return where a study stands once it was proposed."""
+    body = Propose(text=to_toml(study.content), signatures=signatures)
+    said = decode(vault.answer(encode(question(study, body)))).body
+    assert isinstance(said, Standing)
+    return said.state if not said.reason else f"{said.state}: {said.reason}"
+
+
+def charged(vault: Vault) -> int:
+    return vault._ledger.spent().n_releases
 
 
 @contextmanager
@@ -380,23 +411,119 @@ def asked(node: Connection, content: bytes) -> bytes:
     return node.recv_bytes()
 
 
-def test_a_question_is_answered_as_the_silo_does_and_what_is_none_gets_an_empty_answer(node, study, caplog):
+def read_study_with(study: StudyFile, port: int | None = None, **parameters: float) -> StudyFile:
+    """Return the study with another port or other parameters."""
+    content = copy.deepcopy(study.content)
+    content["coordinator"]["port"] = port or study.port
+    content["privacy"] |= parameters
+    with tempfile.TemporaryDirectory() as folder:
+        return write_study(Path(folder), **content)
+
+
+def test_nothing_is_answered_before_the_operator_approves_and_after_a_refusal(vault, study):
+    """No message can approve; the decision is signed, in the ledger, and for one version of the rows."""
+    ask = encode(question(study))
+    forged = question(study, Standing(state="approved"))
+    for content in (ask, encode(question(study, Enrol())), encode(forged)):
+        body = decode(vault.answer(content)).body
+        assert body == Refusal(
+            reason="a study must be approved by this silo's operator before it is answered"
+        )
+    assert standing(vault, study) == "waiting"
+    assert vault.status.waiting == ("heart-2026",)
+    assert (charged(vault), vault._silo) == (0, None), "no row was read"
+    made = vault.inbox.decide(study, approved=True)
+    assert is_signed(bytes.fromhex(KEYS["north"].public), bytes.fromhex(made.signature), made.signed)
+    assert made in vault._ledger.decisions()
+    check_decisions(vault._ledger)
+    assert standing(vault, study) == "approved"
+    assert isinstance(decode(vault.answer(ask)).body, QueryAnswer)
+    assert (charged(vault), vault.status.waiting) == (1, ())
+    vault.inbox.decide(study, approved=False, reason="the ethics board asks for more time")
+    assert standing(vault, study) == "refused: the ethics board asks for more time"
+    assert isinstance(decode(vault.answer(ask)).body, Refusal)
+    vault._ledger.decide(structs.replace(made, name="another"))
+    with pytest.raises(LedgerError, match="the decision about study 'another' must be signed with its key"):
+        check_decisions(vault._ledger)
+
+
+def test_an_approval_outlives_the_process_and_not_the_version_of_the_rows(vault, study, tmp_path):
+    vault.inbox.decide(study, approved=True)
+    ask = encode(question(study))
+    with open_vault(study.federation, read_silo(tmp_path / "north.toml")) as again:
+        assert isinstance(decode(again.answer(ask)).body, QueryAnswer), "without another proposal"
+    change_own_file(tmp_path, "[data]", '[data]\nversion = "2"')
+    with open_vault(study.federation, read_silo(tmp_path / "north.toml")) as again:
+        assert isinstance(decode(again.answer(ask)).body, Refusal)
+        assert standing(again, study) == "waiting"
+
+
+def test_a_standing_rule_approves_and_says_so_in_the_ledger(study, tmp_path):
+    signer = Identity.new()
+    rules = f'[approve]\nepsilon = 1.0\nsigned_by = ["{signer.public}"]'
+    with open_vault(study.federation, write_silo(tmp_path, more=rules)) as vault:
+        false = signer.sign(b"fedpower study of something else").hex()
+        for signatures in ({}, {signer.public: false}, {signer.public: "no hex"}, {"no key": false}):
+            assert standing(vault, study, **signatures) == "waiting"
+        signed = {signer.public: signer.sign(message_to_sign(study)).hex()}
+        assert standing(vault, study, **signed).startswith("approved")
+        (decision,) = vault._ledger.decisions()
+        assert (decision.by, decision.study, decision.epsilon) == ("rule", study.digest, 1.0)
+
+
+def test_what_is_no_study_of_this_federation_is_not_kept_and_an_inbox_has_an_end(vault, study, monkeypatch):
+    content = encode(question(study, Propose(text="a study")))
+    body = decode(vault.answer(content)).body
+    assert body == Standing(state="unable", reason=NOT_YOURS)
+    other = read_study_with(study, port=9)
+    assert standing(vault, other).startswith("unable")
+    with tempfile.TemporaryDirectory() as folder:
+        strangers = write_study(Path(folder), silos={"names": ["north", "west"]}, rounds={"deadline": 9.0})
+    assert standing(vault, strangers).startswith("unable")
+    assert vault.inbox.study(study.digest).port == study.port
+    assert {path.stem for path in vault.inbox.folder.iterdir()} == {study.digest}
+    monkeypatch.setattr(inbox_module, "MOST_WAITING", 1)
+    assert standing(vault, read_study_with(study, epsilon=0.25)) == (
+        "unable: a silo must have at most 1 studies that wait, got one more"
+    )
+    vault.inbox.decide(study, approved=False, reason="not this year")
+    monkeypatch.setattr(inbox_module, "_KEPT", 0)
+    assert standing(vault, read_study_with(study, epsilon=0.25)) == "waiting"
+    assert [one.options.epsilon for one in vault.inbox.waiting()] == [0.25]
+
+
+def test_rows_that_cannot_be_read_are_for_the_operator_alone(vault, study, tmp_path, caplog):
+    vault.inbox.decide(study, approved=True)
+    change_rows(tmp_path, np.ones((5, 5)), (*COLUMNS[:4], "shoe size"))
+    with caplog.at_level(logging.ERROR):
+        assert standing(vault, study) == f"unable: {NOT_YOURS}"
+    assert "'hdl'" in caplog.text
+
+
+def test_a_question_is_answered_as_the_silo_does_and_what_is_none_gets_an_empty_answer(vault, study, caplog):
+    vault.inbox.decide(study, approved=True)
     content = encode(question(study))
     turned = bytes([*content[:40], content[40] ^ 1, *content[41:]])
-    spoilt = [b"", content[:-1], turned, content + content, bytes(100), b"GET / HTTP/1.1\r\n\r\n"]
-    with caplog.at_level(logging.ERROR), served(Vault(node, study)) as stream:
+    spoilt = [content[:-1], turned, content + content, bytes(100), b"GET / HTTP/1.1\r\n\r\n"]
+    with caplog.at_level(logging.ERROR), served(vault) as stream:
         for other in spoilt:
             assert asked(stream, other) == b""
-        assert n_charged(node) == 0
+        assert charged(vault) == 0
         answer = asked(stream, content)
-    assert caplog.text.count("refused a message that is not a question of this study") == len(spoilt)
-    assert answer == encode(node.answer(question(study)))
+        status = msgspec.json.decode(asked(stream, b""), type=VaultStatus)
+    spent, left = status.epsilon_spent, status.epsilon_left
+    assert status == VaultStatus(silo="north", epsilon_spent=spent, epsilon_left=left, waiting=(), round=0)
+    assert 0 < status.epsilon_left < 2
+    assert caplog.text.count("refused a message that is not a question") == len(spoilt)
+    assert vault._silo is not None
+    assert answer == encode(vault._silo.answer(question(study)))
     assert isinstance(decode(answer).body, QueryAnswer)
-    assert n_charged(node) == 1
+    assert charged(vault) == 1
 
 
-def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_nothing(node, study, caplog):
+def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_nothing(vault, study, caplog):
     """Nor does an answer say anything about rows that cannot be read."""
+    vault.inbox.decide(study, approved=True)
     changes: list[dict[str, object]] = [
         {"study": "0" * 64},
         {"silo": "south"},
@@ -404,34 +531,35 @@ def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_noth
         {"body": Refusal(reason="no")},
         {"body": AskSteps(basis=read_only(np.full((5, 2), 9.0)), n_local_steps=1)},
     ]
-    vault = Vault(node, study)
     with caplog.at_level(logging.WARNING):
         for change in changes:
             answer = decode(vault.answer(encode(question(study, **change))))
             assert isinstance(answer.body, Refusal)
             assert answer.silo == "north"
-        assert n_charged(node) == 0
-        node.releases.ledger.close()
+        assert charged(vault) == 0
+        vault._silo.releases.ledger.close()
         answer = decode(vault.answer(encode(question(study))))
-    assert answer.body == Refusal(
-        reason="the silo could not answer; its operator can read why in the silo's log"
-    )
+    assert answer.body == Refusal(reason=NOT_YOURS)
     assert caplog.text.count("refused round 0") == len(changes) + 1
 
 
-def test_a_frame_that_is_too_large_or_cut_off_ends_the_connection_and_charges_nothing(node, study, caplog):
+def test_a_question_that_is_too_large_or_cut_off_is_charged_nothing(vault, study, caplog, monkeypatch):
+    vault.inbox.decide(study, approved=True)
     most = most_question_bytes(study.terms()[0])
-    with caplog.at_level(logging.ERROR), served(Vault(node, study)) as stream:
+    large = question(study, AskQuery(index=0, label="covariance", public=bytes(most)))
+    assert "no longer than those of its study" in decode(vault.answer(encode(large))).body.reason
+    monkeypatch.setattr(vault_module, "MOST_BYTES", most)
+    with caplog.at_level(logging.ERROR), served(vault) as stream:
         os.write(stream.fileno(), struct.pack("!i", most + 1))  # refused before the rest is read
         with pytest.raises(EOFError):
             stream.recv_bytes()
     assert "the connection to the node ended: bad message length" in caplog.text
-    with served(Vault(node, study)) as stream:
+    with served(vault) as stream:
         assert asked(stream, bytes(most)) == b"", "the largest that is read"
     for content in (b"", b"\0\0\0", struct.pack("!i", 100) + b"half"):
-        with served(Vault(node, study)) as stream:
+        with served(vault) as stream:
             os.write(stream.fileno(), content)
-    assert n_charged(node) == 0
+    assert charged(vault) == 0
 
 
 def test_a_node_gets_what_it_needs_and_nothing_of_the_vault_s(study, tmp_path, monkeypatch):
@@ -443,7 +571,7 @@ def test_a_node_gets_what_it_needs_and_nothing_of_the_vault_s(study, tmp_path, m
     monkeypatch.setenv("PGPASSWORD", "secret")
     monkeypatch.setenv("https_proxy", "http://proxy")
     with pytest.raises(InterruptedError):
-        run_silo(Vault(Mock(), study), settings, write_silo(tmp_path), say=print)
+        run_silo(Mock(), settings, write_silo(tmp_path), say=print)
     _, environment = start.call_args.args
     assert "secret" not in environment.values()
     assert environment["https_proxy"] == "http://proxy"
@@ -473,3 +601,16 @@ def test_parts_that_are_links_to_files_elsewhere_are_secrets_too(tmp_path):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "part1.csv").symlink_to(elsewhere)
     assert elsewhere in structs.replace(own, data=Data(path="parts")).secrets()
+
+
+def test_a_vault_survives_what_it_did_not_foresee(vault, study, caplog):
+    """A study that a later version cannot read, an inbox that another user made unreadable."""
+    vault.inbox.decide(study, approved=True)
+    (vault.inbox.folder / f"{64 * '0'}.toml").write_text('name = "of an earlier version"\n')
+    assert vault.status.waiting == ()
+    place = vault.inbox.folder / f"{study.digest}.toml"
+    place.unlink()
+    place.mkdir()
+    with caplog.at_level(logging.ERROR):
+        assert isinstance(decode(vault.answer(encode(question(study)))).body, Refusal)
+    assert charged(vault) == 0

@@ -27,7 +27,7 @@ _GROUPS = {
         "export": ("results", "Write a result for other tools: ONNX, PLINK, AnnData, CSV."),
     },
     "Privacy": {
-        "ledger": ("privacy", "Create and show a silo's ledger, and set its cap."),
+        "ledger": ("privacy", "Create, show and verify a silo's ledger; set its cap."),
         "audit": ("privacy", "Measure the privacy that the code delivers."),
     },
     "Federate": {

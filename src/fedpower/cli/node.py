@@ -1,9 +1,9 @@
-"""`fedpower node`: keys and certificates of the parties of a study, and each party's one process."""
+"""`fedpower node`: keys and certificates of a federation's parties, their processes, and approval."""
 
+import contextlib
 import math
 import os
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,22 +11,18 @@ import click
 
 from fedpower.cli.console import print_facts, print_json, print_table, say
 from fedpower.cli.options import PATH, option, options, output
-from fedpower.estimator.fit_warnings import weights_summary
-from fedpower.exceptions import BudgetError, InputError
-from fedpower.federation import needs_flare
+from fedpower.exceptions import FedpowerError, InputError
+from fedpower.federation import CERTIFICATE, REVOKED, TLS, needs_flare
+from fedpower.federation.federation_file import AUTHORITY, COORDINATOR
 from fedpower.federation.processes import end_with_starter, log_to_console, wait_for_signal
+from fedpower.federation.review import MOST_NAMED, leaving, price, review, review_rows
 from fedpower.federation.silo_file import open_silo, read_silo
-from fedpower.federation.study_file import read_study
-from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.budget import COVARIANCE, MEAN, PRODUCT, SCORES
-from fedpower.protocol.silo import PrivateReleases, Silo
-from fedpower.protocol.study import Budget, worst_epsilon
-from fedpower.report.text import human_bytes
-from fedpower.rows.inspecting import doubtful
-from fedpower.rows.networks import weighed_edges
-from fedpower.sums.survey import ONLY_YOU, STAGES, Survey, cells_warnings, other_words, units_warning
+from fedpower.federation.study_file import read_parties, read_study, to_toml
+from fedpower.protocol.study import worst_epsilon
+from fedpower.report.text import and_more, count, human_bytes
 
 AUTHORITY_DAYS, PARTY_DAYS = 3650, 365
+_MOST_ADVICE = 3  # of notes on the screen of an approval
 
 
 def _days(default: int) -> Any:
@@ -44,9 +40,15 @@ def _kits() -> Any:
     return kits
 
 
+def _certificates() -> Any:
+    from fedpower.federation import certificates  # noqa: PLC0415 (it needs them too)
+
+    return certificates
+
+
 @click.group()
 def node() -> None:
-    """Make the keys and certificates of a study's parties, and run a party.
+    """Make the keys and certificates of a federation's parties, run a party, and approve studies.
 
     One party makes an authority (ca-init). Every party makes a kit with its key, and a request (request).
     The authority signs the requests (sign). Every party adds its certificate to its kit (accept) and
@@ -56,50 +58,51 @@ def node() -> None:
 
 @node.command()
 @options(
-    "STUDY",
+    "FEDERATION",
     output(help="New folder: `authority` by default, `kits` with --with-keys."),
     _days(AUTHORITY_DAYS),
     option("--with-keys", "For rehearsals: make the kits of all parties here."),
 )
-def ca_init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> None:
-    """Make the authority of STUDY, which signs the parties' requests.
+def ca_init(federation: Path, *, output: Path | None, days: int, with_keys: bool) -> None:
+    """Make the authority of FEDERATION, which signs the parties' requests.
 
     Anyone with its key can sign a certificate for any party. Keep the folder offline once all is signed.
     """
-    kits, read = _kits(), read_study(study)
+    kits, read = _kits(), read_parties(federation)
     folder = output or Path("kits" if with_keys else "authority")
     if not with_keys:
         made = kits.Authority.make(read, folder, days=days)
-        _print([("authority", f"{folder}", made.certificate)], f"Authority of study {read.name}")
+        _print([("authority", f"{folder}", made.certificate)], f"Authority of federation {read.name}")
         say(
             "Next: each party runs `fedpower node request` and sends you its request.",
             f"Then: fedpower node sign {folder} REQUEST...",
         )
         return
     kits.make_kits(read, folder, authority_days=days, days=min(days, PARTY_DAYS))
-    rows = [(f"{folder / party}", party, _next(party, folder / party)) for party in kits.parties(read)]
-    title = f"Kits of study {read.name} ({read.digest[:12]})"
-    print_table(title, ("folder", "for", "next"), [*rows, (f"{folder / kits.AUTHORITY}", "authority", "")])
-    say("For rehearsals only: in a real study every party makes its own key with `fedpower node request`.")
+    rows = [(f"{folder / party}", party, _next(party, folder / party)) for party in read.parties]
+    title = f"Kits of federation {read.name} ({read.digest[:12]})"
+    print_table(title, ("folder", "for", "next"), [*rows, (f"{folder / AUTHORITY}", "authority", "")])
+    say("For rehearsals only: otherwise every party makes its own key with `fedpower node request`.")
 
 
 @node.command()
 @options(
-    "STUDY",
+    "FEDERATION",
     click.argument("party"),
-    output(help="New folder for the kit; kits/PARTY next to STUDY by default."),
+    output(help="New folder for the kit; kits/PARTY next to FEDERATION by default."),
     option("--renew", "Make a new key for an existing kit, which keeps working."),
 )
-def request(study: Path, party: str, *, output: Path | None, renew: bool) -> None:
-    """Make the kit of PARTY for STUDY, and a request to sign its key.
+def request(federation: Path, party: str, *, output: Path | None, renew: bool) -> None:
+    """Make the kit of PARTY in FEDERATION, and a request to sign its key.
 
     PARTY is a silo, `coordinator` or `runner`. Send the request, which is public, to the authority, and
     tell it the fingerprint over another channel, such as the telephone. The key stays in the kit.
     """
     kits = _kits()
-    made = kits.ask(read_study(study), party, output or study.parent / "kits" / party, renew=renew)
+    place = output or federation.parent / "kits" / party
+    made = kits.ask(read_parties(federation), party, place, renew=renew)
     say(f"Request: {made}. Send it to the authority, but not the key next to it.")
-    click.echo(f"fingerprint of the key: {kits.fingerprint(kits.Request.read(made).key)}")
+    click.echo(f"fingerprint of the key: {_certificates().fingerprint(kits.Request.read(made).key)}")
 
 
 @node.command()
@@ -119,7 +122,7 @@ def renew(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
     """Sign REQUESTS of parties that already have a certificate.
 
     The party runs `fedpower node request --renew` for a new key, or sends its old request again to keep
-    its key. The earlier certificate stays valid until it expires.
+    its key. The earlier certificate stays valid until it expires or is revoked.
     """
     _sign(authority, requests, days, renew=True)
 
@@ -134,20 +137,59 @@ def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool
     rows = [
         (one.party, f"{signer.signed(one.party)}", signer.sign(one, days=days, renew=renew)) for one in read
     ]
-    _print(rows, f"Signed in study {signer.study.name} ({signer.study.digest[:12]})")
+    _print(rows, f"Signed in federation {signer.federation.name} ({signer.federation.digest[:12]})")
 
 
 @node.command()
-@options("KIT CERTIFICATE")
-def accept(kit: Path, certificate: Path) -> None:
-    """Add the CERTIFICATE from the authority to the KIT with its key.
+@options("AUTHORITY", click.argument("party"))
+def revoke(authority: Path, *, party: str) -> None:
+    """Revoke all certificates of PARTY, as when its key was stolen.
 
-    Compare the authority's fingerprint with that of the other parties.
+    Send every party the list AUTHORITY/revoked.crl, which is public, to accept it. PARTY can then request
+    another certificate with a new key.
     """
-    done = _kits().accept(kit, certificate)
-    rows = [(done.party, f"{kit}", done.certificate), ("authority", f"{certificate}", done.authority)]
+    kits = _kits()
+    made = kits.Authority(authority).revoke(party)
+    say(
+        f"{authority / REVOKED} is list {kits.list_number(made)}, of {len(made)} revoked certificates.",
+        f"Next: every party runs `fedpower node accept KIT {REVOKED}`.",
+    )
+
+
+@node.command()
+@options("KIT FILE")
+def accept(kit: Path, *, file: Path) -> None:
+    """Add FILE from the authority to KIT: a certificate for its key, or a list of revoked certificates.
+
+    Compare the authority's fingerprint with that of the other parties. A party that runs uses the new file
+    within seconds; do not restart it.
+    """
+    kits = _kits()
+    if file.is_file() and b"X509 CRL" in file.read_bytes():
+        held = kits.accept_list(kit, file)
+        say(f"The kit has list {kits.list_number(held)}, of {len(held)} revoked certificates.")
+        return
+    is_renewal = (kit / TLS / CERTIFICATE).exists()
+    done = kits.accept(kit, file)
+    if is_renewal and done.party in done.federation.silos:
+        _log_renewal(kit, until=kits.ends(done.certificate))
+    rows = [(done.party, f"{kit}", done.certificate), ("authority", f"{file}", done.authority)]
     _print(rows, f"The kit of {done.party} is complete")
+    if is_renewal:
+        say("A party that runs uses it within seconds.")
+        return
+    if done.party in done.federation.silos:
+        say(f"First: edit {kit / 'silo.toml'}, and create the ledger as it says.")
     say(f"Next: {_next(done.party, kit)}")
+
+
+def _log_renewal(kit: Path, *, until: str) -> None:
+    from fedpower.federation.events import EventLog  # noqa: PLC0415
+
+    with contextlib.suppress(FedpowerError):  # a silo without a ledger has no log yet
+        own = read_silo(kit / "silo.toml")
+        with own.open_ledger() as ledger:
+            EventLog(own.log, ledger).add("renewed", until=until)
 
 
 @node.command()
@@ -156,31 +198,40 @@ def status(folders: tuple[Path, ...], *, as_json: bool) -> None:
     """Show the certificates in kits or an authority, and their expiry."""
     kits = _kits()
     rows: list[tuple[str, str, Any]] = []
+    revoked: frozenset[int] = frozenset()
     for folder in folders:
         if (folder / "authority.key").is_file():
             held = kits.Authority(folder)
             rows.append(("authority", f"{folder}", held.certificate))
-            signed = [(party, held.signed(party)) for party in kits.parties(held.study)]
+            signed = [(party, held.signed(party)) for party in held.federation.parties]
             rows += [
                 (party, f"{path}", kits.read_certificate(path)) for party, path in signed if path.exists()
             ]
         else:
             kit = kits.Kit(folder)
             rows.append((kit.party, f"{folder}", kit.certificate))
-    _print(rows, "Certificates", as_json=as_json)
+            revoked |= kits.revoked_serials(kit.tls)
+    _print(rows, "Certificates", revoked, as_json=as_json)
 
 
-def _print(rows: list[tuple[str, str, Any]], title: str, *, as_json: bool = False) -> None:
+def _print(
+    rows: list[tuple[str, str, Any]],
+    title: str,
+    revoked: frozenset[int] = frozenset(),
+    *,
+    as_json: bool = False,
+) -> None:
     """Print certificates: whose they are, where, and until when they are valid."""
-    kits = _kits()
+    certificates = _certificates()
     records = [
         {
             "party": party,
             "place": place,
-            "fingerprint": kits.fingerprint(certificate.public_key()),
+            "fingerprint": certificates.fingerprint(certificate.public_key()),
             "since": certificate.not_valid_before_utc.isoformat(),
             "until": certificate.not_valid_after_utc.isoformat(),
-            "days_left": kits.days_left(certificate),
+            "days_left": certificates.days_left(certificate),
+            "warning": certificates.warning(certificate, party, revoked),
         }
         for party, place, certificate in rows
     ]
@@ -191,12 +242,15 @@ def _print(rows: list[tuple[str, str, Any]], title: str, *, as_json: bool = Fals
     print_table(title, ("party", "file or folder", "expires", "days left"), shown, numbers=["days left"])
     for one in records:
         click.echo(f"fingerprint of {one['party']}: {one['fingerprint']}")
+    for one in records:
+        if one["warning"] is not None:
+            say(f"Warning: {one['warning']}.", alarming=True)
 
 
 def _next(party: str, kit: Path) -> str:
     """Return the command that a party runs with its kit."""
     if party == "runner":
-        return f"fedpower study run {kit / 'study.toml'} --kit {kit}"
+        return f"fedpower study run STUDY --kit {kit}"
     return f"fedpower node start {kit}"
 
 
@@ -219,84 +273,95 @@ def key(file: Path) -> None:
 # --- a party's process -----------------------------------------------------------------------------
 
 
+def _address(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 2**16:
+        raise click.BadParameter(f"must be HOST:PORT, such as 127.0.0.1:8003, got {text!r}")
+    return host, int(port)
+
+
 @node.command()
 @options(
     "KIT [SILO_FILE]",
     option("--part", "Run only one of the two processes.", click.Choice(["vault", "node"])),
     option("--socket", "With --part: socket at which the vault listens.", PATH, name="place"),
+    option(
+        "--health HOST:PORT",
+        "Address for health and metrics; 127.0.0.1:8003 for a silo, 127.0.0.1:8004 for the coordinator.",
+        callback=_address,
+    ),
+    option("--no-health", "Serve no health and metrics."),
 )
-def start(kit: Path, silo_file: Path | None, *, part: str | None, place: Path | None) -> None:
+def start(
+    kit: Path,
+    silo_file: Path | None,
+    *,
+    part: str | None,
+    place: Path | None,
+    health: tuple[str, int] | None,
+    no_health: bool,
+) -> None:
     """Run the coordinator, or a silo, of KIT until Ctrl-C.
 
-    The coordinator listens at the host and port of the study. It saves every round in KIT/runs and
+    The coordinator listens at the host and port of the federation. It saves every round in KIT/runs and
     continues there after a crash. It never sees rows.
 
     A silo reads SILO_FILE, or KIT/silo.toml, and runs two processes. The vault holds rows, ledger and signing
-    key, and has no network. It answers only questions of the agreed study, and charges its ledger before
-    each answer. The node connects to the coordinator, opens no port, and cannot read the vault's files.
+    key, and has no network. It answers only questions of an approved study, and charges its ledger before
+    each answer. The node connects to the coordinator and cannot read the vault's files. Its only port is
+    that for health and metrics, which others cannot reach unless --health says so.
     """
     end_with_starter()  # also while rows are read, which takes time
     kits = _kits()
     from fedpower.federation.node import become_node  # noqa: PLC0415
-    from fedpower.federation.vault import Vault, node_settings, run_silo, run_vault  # noqa: PLC0415
+    from fedpower.federation.vault import node_settings, open_vault, run_silo, run_vault  # noqa: PLC0415
 
     if (part is None) != (place is None):
         raise InputError("--part and --socket must be given together, got one of them")
     opened = kits.Kit(kit)
+    federation = opened.federation
+    if no_health:
+        health = None
+    elif health is None:
+        health = "127.0.0.1", 8004 if opened.party == COORDINATOR else 8003
     if part == "node":
-        if opened.party not in opened.study.silos:
+        if opened.party not in federation.silos:
             raise InputError(f"{kit} must be the kit of a silo, got that of {opened.party!r}")
         opened.check()
-        become_node(node_settings(opened, vault=str(place)))
-    if opened.party == kits.COORDINATOR and silo_file is None:
-        _coordinate(opened)
+        become_node(node_settings(opened, vault=str(place), health=health))
+    if opened.party == COORDINATOR and silo_file is None:
+        _coordinate(opened, health)
     own = read_silo(silo_file or kit / "silo.toml")
     opened = kits.Kit(kit, own.name)
-    study = opened.study
-    with open_silo(study, own) as held:
+    with open_vault(federation, own) as vault:
         opened.check(with_key=part is None)
-        _say(_size(held), *_advice(held))
-        for column, why in doubtful(held.releases.rows.source):
-            _say(f"column {column!r} {why} {ONLY_YOU}; if it is not a measurement, propose to drop it")
-        _say(f"silo {own.name} of study {study.name} ({study.digest[:12]})")
+        _say(f"silo {own.name} of federation {federation.name} ({federation.digest[:12]})")
+        for name in vault.status.waiting:
+            _say(f"study {name} waits for approval: fedpower node approve {kit} {name}")
         log_to_console()
-        vault = Vault(held, study)
         if place is not None:
             raise SystemExit(run_vault(vault, place, own, say=_say))
-        raise SystemExit(run_silo(vault, node_settings(opened), own, say=_say))
+        raise SystemExit(run_silo(vault, node_settings(opened, health=health), own, say=_say))
 
 
-def _coordinate(opened: Any) -> NoReturn:
+def _coordinate(opened: Any, health: tuple[str, int] | None) -> NoReturn:
     from fedpower.federation.coordinator import CoordinatorService  # noqa: PLC0415
+    from fedpower.federation.health import serve_health  # noqa: PLC0415
 
     opened.check()
     log_to_console()
-    CoordinatorService(opened).start()
-    study = opened.study
-    _say(f"coordinator of study {study.name} ({study.digest[:12]}) at {study.host}:{study.port}")
+    service = CoordinatorService(opened)
+    if health is not None:
+        serve_health(health, service.facts)
+    service.start()
+    held = opened.federation
+    _say(f"coordinator of federation {held.name} ({held.digest[:12]}) at {held.host}:{held.port}")
     wait_for_signal()
     _say("stopping; completed rounds are saved")
     sys.stdout.flush()
     os._exit(0)  # threads of FLARE would wait for their peers
-
-
-@node.command()
-@options("KIT [SILO_FILE] as_json")
-def approve(kit: Path, silo_file: Path | None, *, as_json: bool) -> None:
-    """Show what would leave the silo of KIT, and what it costs.
-
-    The command contacts nobody. It also shows how to agree to the study.
-    """
-    kits, own = _kits(), read_silo(silo_file or kit / "silo.toml")
-    study = kits.Kit(kit, own.name).study
-    with open_silo(study, own) as held:
-        title = f"What would leave {held.name} in study {study.name}"
-        print_facts(title, {"study": study.digest, **_facts(held, own.data.version)}, as_json=as_json)
-    if not as_json:
-        say(
-            "Nobody was contacted and nothing was charged.",
-            f'To agree to exactly this study, add to {own.path}:\n[agrees]\nstudy = "{study.digest}"',
-        )
 
 
 def _say(*sentences: str) -> None:
@@ -305,114 +370,161 @@ def _say(*sentences: str) -> None:
     sys.stdout.flush()
 
 
-def _size(silo: Silo) -> str:
-    """Return how many rows, or persons and their rows, or nodes a silo has, for its operator."""
-    terms, moment = silo.study, silo.releases.rows
-    if terms.network:
-        return f"read a network on {terms.n_features} nodes"
-    read = f"read {moment.n_read} rows of {terms.n_features} columns"
-    if terms.unit:
-        read += (
-            f", of {moment.n_rows} persons"
-            if terms.rows_per_unit == 1
-            else f", of which {moment.n_rows} count"
+# --- approval ---------------------------------------------------------------------------------------
+
+
+@node.command()
+@options(
+    "KIT",
+    click.argument("study", required=False),
+    option("--silo-file FILE", "The silo's own file; KIT/silo.toml by default.", PATH),
+    option("--yes", "Approve without a question."),
+    option("--refuse REASON", "Refuse the study; the reason is sent to the coordinator."),
+    "as_json",
+)
+def approve(
+    kit: Path, study: str | None, *, silo_file: Path | None, yes: bool, refuse: str | None, as_json: bool
+) -> None:
+    """Show a study that waits in the inbox of the silo of KIT, and approve or refuse it.
+
+    STUDY is a name, a hash or a file; by default the study that waits. The decision is signed with the silo's
+    key and stored in its ledger. --json decides nothing without --yes or --refuse.
+    """
+    from fedpower.federation.events import EventLog  # noqa: PLC0415
+    from fedpower.federation.inbox import Inbox  # noqa: PLC0415
+
+    if yes and refuse is not None:
+        raise InputError("--yes and --refuse must not be given together, got both")
+    own = read_silo(silo_file or kit / "silo.toml")
+    federation = _kits().Kit(kit, own.name).federation
+    with own.open_ledger() as ledger:
+        inbox = Inbox(federation, own, ledger)
+        read = _asked(inbox, study)
+        if read is None:
+            if as_json:
+                print_json(None)
+            else:
+                say("No study waits for approval.")
+            return
+        shown, problem = _reviewed(read, inbox, own)
+        if not as_json:
+            _print_review(shown, own.name)
+        if problem is not None and refuse is None:
+            raise InputError(f"{problem}; until that is solved, you can only refuse it, with --refuse REASON")
+        decided = refuse is not None or yes
+        if not (decided or as_json or shown["approved"]):
+            try:
+                decided = yes = click.confirm("Approve?", default=False)
+            except click.Abort:
+                raise click.Abort("interrupted, so nothing was decided") from None
+        if decided:
+            made = inbox.decide(read, approved=yes, reason=refuse or "")
+            EventLog(own.log, ledger).add()
+            shown["approved"] = made.approved
+        if as_json:
+            print_json(shown)
+        else:
+            words = {True: "It is approved", False: "It stays refused", None: "It still waits"}
+            done = "Approved" if yes else "Refused"
+            say(
+                f"{done}: signed, and stored in the ledger."
+                if decided
+                else f"{words[shown['approved']]}. To refuse it, add --refuse REASON."
+            )
+
+
+def _asked(inbox: Any, study: str | None) -> Any:
+    """Return the study that an operator means; nothing where none waits."""
+    from fedpower.federation.inbox import read_signatures, signatures_of  # noqa: PLC0415
+
+    if study is not None and Path(study).is_file():
+        path = Path(study)
+        return inbox.add(to_toml(read_study(path).content), read_signatures(signatures_of(path)))
+    if study is not None:
+        return inbox.find(study)
+    waiting = inbox.waiting()
+    if len(waiting) > 1:
+        rows = [(one.name, one.digest[:12], f"{worst_epsilon(one.terms()[0]):.4g}") for one in waiting]
+        print_table("Studies that wait, the latest first", ("study", "hash", "ε"), rows, numbers=["ε"])
+        raise InputError(f"STUDY must be given where several wait, got none of these {len(waiting)}")
+    return waiting[0] if waiting else None
+
+
+def _reviewed(read: Any, inbox: Any, own: Any) -> tuple[dict[str, Any], str | None]:
+    """Return what an operator reads, and why this silo could not take part, if so."""
+    decision = inbox.decision(read.digest)
+    signatures = inbox.signatures(read)
+    shown = review(read, signatures) | {"approved": decision and decision.approved}
+    if decision is not None:
+        shown["decided"] = decision.in_words
+    if own.approve is not None:
+        shown["against_the_rules"] = list(own.objections(read, signatures))
+    try:
+        with open_silo(read, own) as silo:
+            shown |= review_rows(silo, own.data.version) | {"leaves": leaving(silo)} | price(silo)
+    except FedpowerError as error:
+        return shown, str(error)
+    return shown, None if shown.get("affordable", True) else "the ledger cannot pay for this study"
+
+
+def _print_review(shown: dict[str, Any], silo: str) -> None:
+    """Print all on one screen; a label has at most 12 letters, so that the whole hash is on one line."""
+    asked: dict[str, Any] = {
+        "hash": shown["study"],
+        "silos": f"{', '.join(shown['silos'])}; at least {shown['goes_on_with']} must answer",
+        "coordinator": shown["coordinator"],
+        "signed by": "\n".join(shown["signed_by"]) or "nobody",
+        "protects": shown["protects"],
+    }
+    name = "nodes" if "nodes" in shown else "columns"
+    asked[name] = "\n".join(shown["rules"]) or ", ".join(and_more(shown[name], MOST_NAMED))
+    things = ("person", "row", "network")
+    sizes = [count(shown[f"{thing}s"], thing) for thing in things if f"{thing}s" in shown]
+    if sizes:
+        asked["your data"] = f"{' with '.join(sizes)}, version {shown['data_version']}"
+    if against := shown.get("against_the_rules"):
+        asked["your rules"] = f"do not approve it: {'; '.join(against)}"
+    asked |= {"decided": shown["decided"]} if "decided" in shown else {}
+    print_facts(f"Study {shown['name']}, proposed to {silo}", asked, as_json=False)
+    advice = shown.get("advice", ())
+    for sentence in advice[:_MOST_ADVICE]:
+        say(f"Note: {sentence}.")
+    if len(advice) > _MOST_ADVICE:
+        say(f"{len(advice) - _MOST_ADVICE} more notes: add --json.")
+    if "leaves" not in shown:
+        return
+    rows = [
+        (
+            one["what"],
+            "–" if one["numbers"] is None else f"{one['numbers'] * one['times']:,}",
+            "–" if one["numbers"] is None else human_bytes(8 * one["numbers"] * one["times"]),
+            "–" if not one["share"] else f"{one['share']:.1%}",
         )
-    return read
-
-
-def _advice(silo: Silo) -> list[str]:
-    """Return what an operator should consider before taking part; it goes no further."""
-    moment, study = silo.releases.rows, silo.study
-    if study.network == "edge":
-        odd = weights_summary(weighed_edges({silo.name: moment.source}).values())
-        return [] if odd is None else [f"{odd} {ONLY_YOU}"]
-    advice = []
-    if not isinstance(moment, Survey) and moment.treatment.row_norm is not None and moment.n_clipped:
-        clipped, rows = moment.n_clipped, moment.n_read
-        more = ": propose public centres and scales, or a larger bound, for the next study"
-        advice.append(
-            f"{clipped} of {rows} rows ({clipped / rows:.1%}) exceed the study's row_norm and are clipped "
-            f"{ONLY_YOU}{more if 2 * clipped > rows else ''}"
+        for one in shown["leaves"]
+    ]
+    headings = ("what", "numbers", "size", "of the price")
+    click.echo()
+    print_table(f"What leaves {silo}, {shown['sent']}", headings, rows, numbers=headings[1:])
+    click.echo()
+    print_table("Price", ("what", "ε"), _price_rows(shown, silo), numbers=["ε"])
+    if (epsilon := shown["epsilon_of_this_study"]) is not None:
+        change = f"the odds of any guess about {shown['protects'].partition(',')[0]}"
+        say(
+            f"What leaves changes {change} by at most {math.exp(min(epsilon, 700)):,.2g} times, except with "
+            f"probability {shown['delta']:g}."
         )
-    units = units_warning(moment, study.groups, study.columns)
-    return [*advice, *units, *cells_warnings(moment.source)]
 
 
-def _facts(silo: Silo, version: str) -> dict[str, Any]:
-    """Return what an operator wants to know before taking part; clipped rows stay on this screen."""
-    terms, moment = silo.study, silo.releases.rows
-    budget, secure = terms.budget, terms.is_secure
-    if terms.network == "edge":
-        thing, counted = "networks", "networks, which is 1"
-        (weighed,) = weighed_edges({silo.name: moment.source}).values()
-        odd: dict[str, Any] = {"edges_capped_at_the_maximum": weighed.n_capped}
-        noise, unit = "noise_std_of_an_edge_in_units_of_edge_weight", math.sqrt(2.0)
-    else:
-        thing = "rows"
-        counted = "persons" if terms.unit and terms.rows_per_unit == 1 else "rows"
-        odd = {"rows_clipped_by_the_bound": None if isinstance(moment, Survey) else moment.n_clipped}
-        others = {name: count for name, (count, _) in other_words(moment.source).items() if count}
-        odd |= {"rows_with_other_levels": others} if others else {}
-        noise, unit = "noise_std_for_rows_of_norm_1", 1.0
-    sizes = (
-        {"persons": moment.n_rows, "rows_of_theirs": moment.n_read} if terms.unit else {thing: moment.n_rows}
-    )
-    facts = sizes | {"nodes" if terms.network else "columns": terms.n_features} | odd
-    if advice := _advice(silo):
-        facts["advice"] = "; ".join(advice)
-    if budget is None:
-        return {**facts, "leaves": "exact numbers: this study is NOT private"}
-    once = epsilon_of(budget.study_mu, budget.left_delta)
-    whole = worst_epsilon(terms) if secure else once
-    keys = "; in each session a key, a signature and how many attempts were charged" if secure else ""
-    std = f"of the sum, by the {thing} in the session"
-    facts |= {
-        "leaves": _leaves(budget, secure=secure, what="adjacency" if thing == "networks" else "covariance"),
-        "leaves_without_noise": f"the number of {counted}{keys}",
-        "largest_release": human_bytes(8 * max(query.size for query in budget.queries)),
-        noise: std if secure else f"{budget.std(moment.n_rows) / unit:.3g}",
-    }
-    releases = silo.releases
-    assert isinstance(releases, PrivateReleases), "the study is private"
-    if secure:
-        facts |= {
-            "epsilon_of_one_attempt": f"{once:.4g}",
-            "attempts_at_most": terms.attempts,
-            "attempts_charged_so_far": releases.attempts_charged,
-        }
-    facts |= {"epsilon_of_this_study": f"{whole:.4g}", "delta": f"{terms.delta:g}"}
-    spent, affordable = releases.ledger.spent(), True
-    try:  # the whole study, or one more attempt at a secure sum
-        releases.check_affordable()
-    except BudgetError:
-        affordable = False
-    return facts | {
-        "public_data_version": version,
-        "ledger_cap": f"{spent.cap:g}",
-        "ledger_spent": f"{spent.epsilon:.4g}",
-        "ledger_left": f"{spent.left:.4g}",
-        "affordable": affordable,
-    }
-
-
-def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
-    """Return what leaves the silo in a private study, noised: the answers to the study's queries."""
-    asked: Counter[str] = Counter()
-    for query in budget.queries:
-        asked[query.label.split()[0]] += query.times
-    words: dict[str, str] = {
-        COVARIANCE: f"the {what}, the mean row and the trace"
-        if budget.study.center
-        else f"the {what} and its trace",
-        MEAN: "the mean row",
-        PRODUCT: f"{asked[PRODUCT]} products of d×{budget.study.iteration_rank}"
-        + (" with the trace" if budget.with_trace else ""),
-        SCORES: "counts of rows by their scores on two components",
-        **dict.fromkeys(STAGES, "counts of cells and of rows by their size"),
-    }
-    parts = list(dict.fromkeys(words.get(label, label) for label in asked))
-    if secure:
-        noised = "under masks, with this silo's share of the noise: readable only in the sum of a session"
-    else:
-        noised = "noised once" if parts == [words[COVARIANCE]] else "each noised once"
-    return f"{', then '.join(parts)}, {noised}"
+def _price_rows(shown: dict[str, Any], silo: str) -> list[tuple[str, str]]:
+    if shown["epsilon_of_this_study"] is None:
+        return [("this study: NOT private", "∞")]
+    epsilon, at = shown["epsilon_of_this_study"], f"at δ = {shown['delta']:g}"
+    once = shown.get("epsilon_of_one_attempt")
+    attempts = [] if once is None else [(f"all {shown['attempts_at_most']} attempts at it", f"{epsilon:.4g}")]
+    return [
+        (f"this study, {at}", f"{epsilon if once is None else once:.4g}"),
+        *attempts,
+        (f"spent by {silo} so far", f"{shown['spent_before']:.4g}"),
+        ("spent after this study", f"{shown['spent_after']:.4g}"),
+        (f"cap of the ledger, at δ = {shown['delta_of_the_cap']:g}", f"{shown['cap']:g}"),
+    ]

@@ -1,13 +1,13 @@
 """`fedpower ledger` and `audit`: what a silo has spent, and the privacy that the code delivers."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import click
 
-from fedpower.cli.console import bar_of, note, print_json, print_table, say
+from fedpower.cli.console import bar_of, note, print_facts, print_json, print_table, say
 from fedpower.cli.options import Command, option, options
 from fedpower.exceptions import InputError, require
 from fedpower.privacy import Ledger
@@ -20,7 +20,7 @@ from fedpower.report.text import date_and_time, measured
 
 @click.group()
 def ledger() -> None:
-    """Create and show the ledger of a silo, and set its cap.
+    """Create, show and verify the ledger of a silo, and set its cap.
 
     A ledger is a file that records what a silo has spent. A fit charges it before anything leaves the
     silo, and is refused if it would exceed the cap.
@@ -63,9 +63,9 @@ def create(
     "as_json",
 )
 def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
-    """Show the cap of LEDGER, every charge, and what is left. The file is only read."""
+    """Show the cap of LEDGER, every charge and decision, and what is left. The file is only read."""
     with Ledger.open(ledger, read_only=True) as opened:
-        statement = opened.statement()
+        statement, decisions = opened.statement(), opened.decisions()
         if what_if is not None:
             after = opened.what_if(what_if)
             forecast = {"epsilon": what_if, "fits": after.fits, "spent": after.epsilon, "left": after.left}
@@ -74,6 +74,7 @@ def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
         print_json(statement)
     else:
         _print(ledger, statement)
+        say(*(f"Study {made.name} ({made.study[:12]}) {made.in_words}" for made in decisions))
 
 
 @ledger.command()
@@ -97,6 +98,38 @@ def set_cap(ledger: Path, epsilon: float, delta: float, reason: str, as_json: bo
         f"The cap of {ledger} is now {_terms(statement['cap'])}. "
         f"The next fit may use up to {rounded_down(statement['left'], 3)}."
     )
+
+
+@ledger.command()
+@options(
+    "LEDGER", option("--log FOLDER", "Folder of its log; by default north.log for north.ledger."), "as_json"
+)
+def verify(ledger: Path, log: Path | None, as_json: bool) -> None:
+    """Check that nobody changed LEDGER, or the audit log of its silo. Both are only read.
+
+    Every line of the log has the hash of the line before, and LEDGER has that of the last one. So the check
+    finds a line that was removed, changed, added or moved. If you archived the oldest files of the log, it
+    begins at the first line that is there.
+    """
+    from fedpower.federation import events, inbox  # noqa: PLC0415
+
+    folder = events.log_folder(ledger) if log is None else log
+    with Ledger.open(ledger, read_only=True) as opened:
+        opened.check_releases()
+        inbox.check_decisions(opened)
+        found, statement = events.verify(folder, opened), opened.statement()
+        n_decisions = len(opened.decisions())
+    facts = {
+        "ledger": str(ledger),
+        "entries": statement["seal"]["seq"],
+        "releases": statement["spent"]["n_releases"],
+        "decisions": n_decisions,
+        "seal": statement["seal"]["sha256"],
+        "log": None if found is None else str(folder),
+        **{field.name: getattr(found, field.name, None) for field in fields(events.Checked)},
+    }
+    title = "and its log are intact" if found else "is intact, and has no log yet"
+    print_facts(f"{ledger} {title}", facts, as_json=as_json)
 
 
 def _print(ledger: Path, statement: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
+from fedpower import toml
 from fedpower.cli.console import print_facts, print_json, print_table, say
 from fedpower.cli.options import (
     PATH,
@@ -28,7 +29,7 @@ from fedpower.cli.silos import own_tables, read_nodes, read_vector
 from fedpower.exceptions import InputError
 from fedpower.federation import needs_flare
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
-from fedpower.files import new_file, new_folder
+from fedpower.files import new_file, new_folder, write_whole
 from fedpower.options import FLAT, option_name
 from fedpower.protocol.study import worst_epsilon
 from fedpower.report.record import plain
@@ -110,8 +111,6 @@ def show(path: Path, *, as_json: bool) -> None:
     """Show the study in PATH, with its defaults and its hash."""
     read = read_study(path)
     print_facts(f"Study {read.name}", _facts(read), as_json=as_json)
-    if not as_json:
-        say(f'To agree to exactly this study, a silo adds to its file:\n[agrees]\nstudy = "{read.digest}"')
 
 
 def _content(given: dict[str, Any]) -> dict[str, Any]:
@@ -204,9 +203,27 @@ def _facts(read: StudyFile) -> dict[str, Any]:
     return facts
 
 
+@study.command()
+@options("STUDY KEY")
+def sign(study: Path, *, key: Path) -> None:
+    """Sign STUDY with the private KEY of a silo, as one who vouches for it.
+
+    The signature is added to the file STUDY.signatures next to the study. Other silos may approve by a
+    standing rule what your key has signed.
+    """
+    from fedpower.federation.inbox import message_to_sign, read_signatures, signatures_of  # noqa: PLC0415
+    from fedpower.protocol.secure import Identity  # noqa: PLC0415
+
+    read, held, place = read_study(study), Identity.load(key), signatures_of(study)
+    signatures = read_signatures(place) | {held.public: held.sign(message_to_sign(read)).hex()}
+    write_whole(place, toml.to_toml(signatures))
+    say(f"{place}: study {read.name} ({read.digest[:12]}) is signed by {held.public}.")
+
+
 # --- run and status ---------------------------------------------------------------------------------
 
 _KIT = option("--kit FOLDER", "Kit of the runner; kits/runner next to STUDY by default.")
+_PAGE_PORT = 8005
 _LOG_LINES = 12  # of a party's log, the last, are shown
 
 
@@ -218,7 +235,7 @@ _LOG_LINES = 12  # of a party's log, the last, are shown
     option("--resume", "Continue the last run."),
     option(
         "--wait",
-        "Seconds to wait for all parties to connect.",
+        "Seconds to wait for all silos to connect and approve.",
         click.FloatRange(0),
         name="patience",
         default=120.0,
@@ -239,18 +256,25 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool,
     --local rehearses the study on this machine, with options of `fedpower fit` instead of the study's.
     """
     needs_flare()
-    from fedpower.federation.kits import RUNNER, Kit  # noqa: PLC0415
+    from fedpower.federation.federation_file import RUNNER  # noqa: PLC0415
+    from fedpower.federation.inbox import read_signatures, signatures_of  # noqa: PLC0415
+    from fedpower.federation.kits import Kit  # noqa: PLC0415
     from fedpower.federation.runner import Runner  # noqa: PLC0415
 
     read = read_study(study)
     _check_rehearsed(given)
     local = given["n_local"] is not None
-    with new_folder(output, known=KNOWN, force=force) as place, _runner_kit(study, read, given) as kit:
-        runner = Runner(kit=Kit(kit, RUNNER), patience=given["patience"], say=_say, on_round=_round)
-        if not local and runner.kit.study.digest != read.digest:
-            raise InputError(
-                f"--kit must be of study {read.digest[:12]}, got one of study {runner.kit.study.digest[:12]}"
-            )
+    with new_folder(output, known=KNOWN, force=force) as place, _run_with(study, read, given) as (kit, tried):
+        opened = Kit(kit, RUNNER)
+        opened.federation.check(tried)
+        runner = Runner(
+            kit=opened,
+            study=tried,
+            signatures=read_signatures(signatures_of(study)),
+            patience=given["patience"],
+            say=_say,
+            on_round=_round,
+        )
         try:
             state = runner.run(place, resume=given["resume"])
         except KeyboardInterrupt:
@@ -262,34 +286,56 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool,
 
 
 @study.command()
-@options("STUDY", _KIT, "as_json")
-def status(study: Path, *, kit: Path | None, as_json: bool) -> None:
-    """Show which silos of STUDY are connected, and how far its run is."""
+@options(
+    "STUDY",
+    _KIT,
+    option("--serve", "Show the status as a page for a browser on this machine, until Ctrl-C."),
+    option("--port", f"With --serve: the page's port; {_PAGE_PORT} by default.", click.IntRange(0, 65535)),
+    "as_json",
+)
+def status(study: Path, *, kit: Path | None, serve: bool, port: int | None, as_json: bool) -> None:
+    """Show how STUDY stands: its silos, its rounds, what is waited for, and whether there is a result."""
     needs_flare()
-    from fedpower.federation.kits import RUNNER, Kit  # noqa: PLC0415
-    from fedpower.federation.runner import open_session  # noqa: PLC0415
+    from fedpower.federation.federation_file import PAGE, RUNNER, STATUS  # noqa: PLC0415
+    from fedpower.federation.kits import Kit  # noqa: PLC0415
+    from fedpower.federation.runner import last_runs, open_session  # noqa: PLC0415
+    from fedpower.federation.study_status import in_words, study_facts  # noqa: PLC0415
 
-    read = read_study(study)
-    with open_session(Kit(kit or study.parent / "kits" / "runner", RUNNER)) as session:
-        status = session.status()
-    run, silos = status["run"], {name: name in status["connected"] for name in read.silos}
-    if as_json:
-        print_json({"study": read.digest, "silos": silos, "run": run if status["under_way"] else None})
+    if serve and as_json:
+        raise InputError("--serve and --json must not be given together, got both")
+    if port is not None and not serve:
+        raise InputError("--port must go with --serve")
+    read, opened = read_study(study), Kit(kit or study.parent / "kits" / "runner", RUNNER)
+    if serve:
+        from fedpower.federation.processes import wait_for_signal  # noqa: PLC0415
+        from fedpower.federation.status_page import StatusPage, served  # noqa: PLC0415
+
+        page = StatusPage(read, lambda: last_runs(opened).get(read.digest))
+        with (
+            served(page, _PAGE_PORT if port is None else port, opened.folder) as address,
+            open_session(opened, PAGE, patience=None) as session,
+        ):
+            _say(f"study {read.name} is shown at {address} until Ctrl-C")
+            wait_for_signal(until=lambda: page.update(session), every=1.0)
         return
-    rows = [(name, "yes" if connected else "no") for name, connected in silos.items()]
-    print_table(f"Study {read.name} ({read.digest[:12]})", ("silo", "connected"), rows)
-    if not status["under_way"]:
-        say("No run is in progress.")
-    else:
-        waiting = ", ".join(run["waiting_for"]) or "nobody"
-        say(f"Run {run['run']}: {len(run['rounds'])} rounds completed, waiting for {waiting}.")
+    with open_session(opened, STATUS) as session:
+        last = last_runs(opened).get(read.digest)
+        facts = study_facts(read, session.status(last), last)
+    if as_json:
+        print_json(facts)
+        return
+    words = in_words(facts)
+    print_table(f"Study {read.name} ({read.digest[:12]})", *words["silos"])
+    say(words["sentence"], *(f"{name}: {value}" for name, value in words["summary"].items()))
+    if facts["result"] is not None:
+        say("Add --serve to see the report of the result.")
 
 
 @contextmanager
-def _runner_kit(study: Path, read: StudyFile, given: dict[str, Any]) -> Iterator[Path]:
-    """Give the runner's kit, of the real federation or of one on this machine."""
+def _run_with(study: Path, read: StudyFile, given: dict[str, Any]) -> Iterator[tuple[Path, StudyFile]]:
+    """Give the runner's kit and the study, of the real federation or of one on this machine."""
     if given["n_local"] is None:
-        yield given["kit"] or study.parent / "kits" / "runner"
+        yield given["kit"] or study.parent / "kits" / "runner", read
         return
     from fedpower.federation.local import local_federation, rehearsal_data  # noqa: PLC0415
 
@@ -304,7 +350,7 @@ def _runner_kit(study: Path, read: StudyFile, given: dict[str, Any]) -> Iterator
         own = own_tables(data, given) if given["data"] is not None else {}
         with local_federation(read, folder, data, own) as made:
             _say(f"starting a coordinator and {len(data)} silos on this machine, in {folder}")
-            yield made.runner
+            yield made.runner, made.study
 
 
 @contextmanager

@@ -4,9 +4,12 @@ import importlib.util
 
 from fedpower.exceptions import InputError, installing
 
-STUDY_FILE, SILO_FILE = "study.toml", "silo.toml"
+FEDERATION_FILE, SILO_FILE, IDENTITY = "federation.toml", "silo.toml", "identity.pem"
 TLS, KEY, CERTIFICATE, AUTHORITY_CERTIFICATE = "tls", "party.key", "party.crt", "authority.crt"
-"""Files of a kit; the node of a silo reads the study and the folder ``tls``, and nothing else of it."""
+REVOKED = "revoked.crl"
+"""Files of a kit; the node of a silo reads the first and the folder ``tls``, and nothing else of it."""
+
+MOST_BYTES = 2**28 + 2**22  # of a message: an exact moment of 8,192 columns has fewer
 
 
 def needs_flare() -> None:

@@ -4,10 +4,11 @@ import logging
 import math
 import queue
 import re
+import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,18 +19,31 @@ import msgspec
 from fedpower.engines.inprocess import Pace, drive
 from fedpower.estimator.terms import public_rng
 from fedpower.exceptions import FedpowerError, InputError, ProtocolError, RefusedError
-from fedpower.federation.kits import COORDINATOR, RUNNER, Kit, private_folder, write_private
+from fedpower.federation import MOST_BYTES
+from fedpower.federation.federation_file import COORDINATOR, RUNNER, VIEWERS
+from fedpower.federation.health import Facts, certificate_days_left
+from fedpower.federation.kits import Kit, private_folder, write_private
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
-from fedpower.federation.study_file import StudyFile
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.protocol.coordinator import Arrived, Coordinator, Round, Unreadable
-from fedpower.protocol.messages import KeyGone, Message, Question, decode, decode_as, encode
+from fedpower.protocol.messages import (
+    KeyGone,
+    Message,
+    Propose,
+    Question,
+    Standing,
+    decode,
+    decode_as,
+    encode,
+)
 from fedpower.protocol.outcome import Outcome, conclude
-from fedpower.protocol.receiving import most_answer_bytes
+from fedpower.protocol.receiving import MOST_STUDY_BYTES, cleaned, most_answer_bytes, most_question_bytes
 from fedpower.protocol.solvers import start
 from fedpower.protocol.study import Study
 from fedpower.report.outcome import result_of
 from fedpower.report.record import FederationRecord
 from fedpower.report.result import Result
+from fedpower.report.text import human_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +53,9 @@ PIECE_BYTES = 4 * 2**20  # how much of a result's file is sent at a time
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
 _POLL_S = 0.05
 _RETURN_S = 5.0  # how long a round waits for a silo that is not connected
+_ASK_AGAIN_S = 1.0  # how often a silo is asked whether its operator has decided
+_ABSENT = Standing(state="absent")
+KEPT_RUNS = 20  # of the coordinator's folders of runs
 _MOST_SENDINGS = 4  # how often a question is sent to a silo that loses its connection again and again
 
 
@@ -135,10 +152,17 @@ class Questions:
         self._open: dict[str, _Sent] = {}
         self._missing_since: dict[str, float] = {}
         self._arrived: queue.Queue[tuple[str, bytes]] = queue.Queue()
+        self._began, self._ends = time.monotonic(), math.inf  # the round
 
     @property
     def waiting_for(self) -> list[str]:
         return list(self._open)
+
+    @property
+    def times(self) -> dict[str, float]:
+        """How long the round is open, and how long it may still take; clocks of parties need not agree."""
+        now = time.monotonic()
+        return {"seconds_open": now - self._began, "seconds_left": max(0.0, self._ends - now)}
 
     def send(self, question: Message) -> None:
         with self._lock:
@@ -154,7 +178,7 @@ class Questions:
 
     def wait(self, seconds: float | None) -> Arrived | None:
         """Return what arrives next; None when the time is over, or no silo is left that could answer."""
-        over = math.inf if seconds is None else time.monotonic() + seconds
+        self._ends = over = math.inf if seconds is None else time.monotonic() + seconds
         while not self._stopped.is_set():
             may_come = self._can_answer()
             left = min(_POLL_S, over - time.monotonic())
@@ -166,9 +190,11 @@ class Questions:
         raise _StoppedError
 
     def leave(self) -> None:
+        """Forget the questions of a round; the next one begins."""
         with self._lock:
             self._open.clear()
             self._arrived = queue.Queue()
+            self._began, self._ends = time.monotonic(), math.inf
 
     def take(self, silo: str, number: int, content: bytes) -> None:
         with self._lock:
@@ -207,13 +233,19 @@ class Questions:
 class RunThread(threading.Thread):
     """Runs a study, from the beginning or from where its checkpoint ends, and reports how far it is."""
 
-    def __init__(self, kit: Kit, run: str, links: Links) -> None:
-        super().__init__(name=run, daemon=True)
-        self._kit = kit
-        self.folder = kit.folder / "runs" / run
-        self.stopped = threading.Event()
-        self.questions = Questions(links, kit.study.terms()[0], self.stopped)
+    def __init__(
+        self, study: StudyFile, folder: Path, links: Links, *, signatures: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(name=folder.name, daemon=True)
+        self.study, self.folder = study, folder
+        self.stopped, self.go_on = threading.Event(), threading.Event()
+        self._links = links
+        self.questions = Questions(links, study.terms()[0], self.stopped)
+        self._proposal = Propose(text=to_toml(study.content), signatures=dict(signatures or {}))
+        self._standings = dict.fromkeys(study.silos, _ABSENT)
+        self._approved = False
         self._rounds: list[dict[str, Any]] = []
+        self._history: list[Round] = []  # the coordinator's
         self._end: dict[str, Any] = {}
 
     def stop(self) -> None:
@@ -222,18 +254,28 @@ class RunThread(threading.Thread):
 
     @property
     def state(self) -> dict[str, Any]:
-        waiting_for = self.questions.waiting_for
-        return {"run": self.name, "rounds": self._rounds, "waiting_for": waiting_for, **self._end}
+        return {
+            "run": self.name,
+            "study": self.study.digest,
+            "name": self.study.name,
+            "approved": self._approved,
+            "standings": {name: msgspec.to_builtins(one) for name, one in self._standings.items()},
+            "rounds": self._rounds,
+            "open": self._open_round(),
+            "waiting_for": self.questions.waiting_for if self._approved else [],
+            **self._end,
+        }
 
     def run(self) -> None:
         reason, again = None, False
         try:
             made = self._open()
             again = True  # what is wrong before any round stays so; too few answers may be more later
+            self._await_approval()
             self._drive(made)
             made.result.save(self.folder / RESULT, force=True)
         except RefusedError as error:
-            reason, again = f"{error}; {self._after_refusal()}", False
+            reason, again = f"{error}; {self._after_refusal()}" if self._approved else str(error), False
         except FedpowerError as error:
             reason, again = str(error), again and isinstance(error, ProtocolError)
         except _StoppedError:
@@ -246,12 +288,80 @@ class RunThread(threading.Thread):
         self._end = {"done": reason is None, "reason": reason, "again": again}
 
     def _open(self) -> StudyRun:
-        made = StudyRun(
-            self._kit.study, run=self.name, checkpoint=self.folder / "rounds", on_round=self._record
-        )
+        made = StudyRun(self.study, run=self.name, checkpoint=self.folder / "rounds", on_round=self._record)
         if known := made.coordinator.n_replayed:
             logger.info("run %s continues after %s rounds", self.name, known)
+        self._history = made.coordinator.history
         return made
+
+    def _open_round(self) -> dict[str, Any] | None:
+        """Return how far the round is that silos are asked in, if any is open."""
+        if not self._approved or self._end or len(self._history) == len(self._rounds):
+            return None
+        current = self._history[-1]
+        return {
+            "round": current.number,
+            "kind": current.kind,
+            "answered": list(current.answers),
+            "refused": dict(current.refused),
+            **self.questions.times,  # infinity becomes null on its way
+        }
+
+    def _await_approval(self) -> None:
+        """Propose the study until all silos have decided, or enough have and the runner goes on."""
+        terms, due, asked_at = self.study.terms()[0], dict[str, float](), dict[str, float]()
+        while True:
+            connected, now = self._links.connected(), time.monotonic()
+            for name, standing in self._standings.items():
+                if standing.state in ("approved", "refused", "unable"):
+                    continue
+                if name not in connected:
+                    self._standings[name] = _ABSENT
+                elif standing.state == "asked" and now - asked_at[name] > self._longest():
+                    unable = f"no answer in {self._longest():g} s; if rows take longer to read, use --resume"
+                    self._standings[name] = Standing(state="unable", reason=unable)
+                elif standing.state == "absent" or (standing.state == "waiting" and now > due[name]):
+                    if standing.state == "absent":
+                        self._standings[name] = Standing(state="asked")
+                    asked_at[name] = now
+                    due[name] = math.inf  # until it answers
+                    self.questions.send(
+                        Message(study=terms.digest, run=self.name, round=0, silo=name, body=self._proposal)
+                    )
+            if self._is_decided():
+                break
+            arrived = self.questions.wait(_ASK_AGAIN_S)
+            if arrived is None:
+                time.sleep(_POLL_S)
+                continue
+            said = arrived.body if isinstance(arrived, Message) else None
+            if not isinstance(said, Standing) or said.state in ("absent", "asked"):
+                said = Standing(state="unable", reason="its answer was not one to a proposal")
+            self._standings[arrived.silo] = Standing(state=said.state, reason=cleaned(said.reason))
+            due[arrived.silo] = time.monotonic() + _ASK_AGAIN_S
+        self.questions.leave()
+        self._approved = True
+
+    def _longest(self) -> float:
+        """Return how many seconds a silo may take to answer: to read its rows, where it approves."""
+        grace = self.study.grace if self.go_on.is_set() else None
+        return self.study.deadline if grace is None else grace
+
+    def _is_decided(self) -> bool:
+        """Return whether rounds may begin; refuse once too few silos can approve."""
+        states: list[str] = [one.state for one in self._standings.values()]
+        open_ones = ("asked",) if self.go_on.is_set() else ("asked", "waiting", "absent")
+        n_open = sum(states.count(state) for state in open_ones)
+        if states.count("approved") + n_open < self.study.min_silos:
+            against = [
+                f"{name}: {one.state}{one.reason and f', {one.reason}'}"
+                for name, one in self._standings.items()
+                if one.state not in ("approved", *open_ones)
+            ]
+            raise RefusedError(
+                f"{self.study.min_silos} silos must approve the study, got {'; '.join(against)}"
+            )
+        return not n_open
 
     def _drive(self, made: StudyRun) -> None:
         pace = Pace(deadline=made.file.deadline, grace=made.file.grace, enough=made.file.min_silos)
@@ -260,7 +370,7 @@ class RunThread(threading.Thread):
     def _after_refusal(self) -> str:
         """Return what helps; starting the same run again would be refused again."""
         silent = {name for closed in self._rounds for name in closed["silent"]}
-        if missing := ", ".join(name for name in self._kit.study.silos if name in silent):
+        if missing := ", ".join(name for name in self.study.silos if name in silent):
             # Questions follow from earlier answers: without a silo they are others, and not free.
             why = f"without {missing}, the questions of this run differ from those of a complete run"
             return f"{why}: reconnect all silos and run again without --resume; nothing is charged twice"
@@ -284,35 +394,60 @@ class RunThread(threading.Thread):
 
 
 class CoordinatorService:
-    """The coordinator of one study."""
+    """The coordinator of a federation: it runs one study at a time."""
 
     def __init__(self, kit: Kit) -> None:
-        self.kit, self.study = kit, kit.study
+        self.kit, self.federation = kit, kit.federation
         self._run: RunThread | None = None
-        self._calls = {"status": self._status, "start": self._start, "fetch": self._fetch}
+        self._calls = {
+            "status": self._status,
+            "start": self._start,
+            "go on": self._go_on,
+            "fetch": self._fetch,
+        }
         self.links = Links(
             COORDINATOR,
-            accepts={**dict.fromkeys(self.study.silos, ANSWER), RUNNER: CALL},
-            most_bytes=most_answer_bytes(self.study.terms()[0]),
+            accepts={
+                **dict.fromkeys(self.federation.silos, ANSWER),
+                **dict.fromkeys((RUNNER, *VIEWERS), CALL),
+            },
+            most_bytes=MOST_BYTES,
             on_message=self._take,
             on_change=self._change,
         )
 
     def start(self) -> None:
-        self.links.listen(self.study.host, self.study.port, self.kit.tls)
+        self.links.listen(self.federation.host, self.federation.port, self.kit.tls)
+
+    def facts(self) -> Facts:
+        """Return what health and metrics show."""
+        silos, run, connected = self.federation.silos, self._run, self.links.connected()
+        rounds = [] if run is None else run.state["rounds"]
+        waits = run is not None and run.is_alive() and not run.state["approved"]
+        return Facts(
+            party=COORDINATOR,
+            connected={name: name in connected for name in silos},
+            last_contact_timestamp_seconds={
+                name: moment for name, moment in self.links.last_contact().items() if name in silos
+            },
+            certificate_days_left=certificate_days_left(self.kit.tls),
+            round=rounds[-1]["round"] if rounds else None,
+            studies_waiting=int(waits),
+        )
 
     def _take(self, peer: str, kind: str, number: int, content: bytes) -> None:
         if kind == CALL:
-            threading.Thread(target=self._answer_call, args=(number, content), daemon=True).start()
+            threading.Thread(target=self._answer_call, args=(peer, number, content), daemon=True).start()
         elif self._run is not None:
             self._run.questions.take(peer, number, content)
 
     def _change(self, peer: str, connected: bool) -> None:
-        logger.info("%s %s", peer, "connected" if connected else "disconnected")
+        if peer not in VIEWERS:
+            logger.info("%s %s", peer, "connected" if connected else "disconnected")
         if connected and self._run is not None:
             self._run.questions.resend(peer)
 
-    def _answer_call(self, number: int, content: bytes) -> None:
+    def _answer_call(self, peer: str, number: int, content: bytes) -> None:
         more = b""
         try:
             call = msgspec.json.decode(content)
@@ -322,27 +457,68 @@ class CoordinatorService:
         except Exception:
             logger.exception("refused a call of the runner")
             reply = {"error": "the coordinator could not do this; see its log"}
-        self.links.send(RUNNER, REPLY, number, msgspec.json.encode(reply) + b"\n" + more)
+        self.links.send(peer, REPLY, number, msgspec.json.encode(reply) + b"\n" + more)
 
     def _status(self, call: dict[str, Any]) -> _Reply:
-        connected, run = [name for name in self.links.connected() if name != RUNNER], self._run
-        if run is None:
-            return {"connected": connected, "run": None, "under_way": False}, b""
-        return {"connected": connected, "run": run.state, "under_way": run.is_alive()}, b""
+        """Return who is connected, the state of the last run, and whether a named run has a result."""
+        run, named = self._run, call.get("run")
+        return {
+            "connected": [name for name in self.links.connected() if name in self.federation.silos],
+            "run": None if run is None else run.state,
+            "under_way": run is not None and run.is_alive(),
+            "result": named is not None and self._result_of(named).is_dir(),
+        }, b""
 
     def _start(self, call: dict[str, Any]) -> _Reply:
         """Begin or resume a run; one that is under way is ended first, unless it is the same."""
         name, run = _run_id(call.get("run")), self._run
         if run is None or not run.is_alive() or run.name != name:
+            folder = self.kit.folder / "runs" / name
+            study = self._stored(folder, str(call.get("study")))
             if run is not None:
                 run.stop()
-            self._run = RunThread(self.kit, name, self.links)
+            self._forget_runs()
+            self._run = RunThread(study, folder, self.links, signatures=call.get("signatures"))
             self._run.start()
         return {"run": name}, b""
 
+    def _stored(self, folder: Path, text: str) -> StudyFile:
+        """Return the study of a run, from its folder or as it arrived."""
+        path = folder / "study.toml"
+        if path.exists():
+            return read_study(path)
+        if len(text) > MOST_STUDY_BYTES:
+            raise InputError(f"a study file must have at most {MOST_STUDY_BYTES} letters, got more")
+        private_folder(folder)
+        write_private(path, text)
+        try:
+            study = read_study(path)
+            self.federation.check(study)
+            terms = study.terms()[0]
+            largest = max(most_answer_bytes(terms), most_question_bytes(terms))
+            if largest > MOST_BYTES:
+                must = f"messages of a study must have at most {human_bytes(MOST_BYTES)}"
+                raise InputError(f"{must}, got {human_bytes(largest)}; use fewer columns or another solver")
+        except InputError:
+            shutil.rmtree(folder)
+            raise
+        return study
+
+    def _forget_runs(self) -> None:
+        """Remove the folders of all but the last runs."""
+        folders = sorted((self.kit.folder / "runs").iterdir(), key=lambda folder: folder.stat().st_mtime)
+        for folder in folders[:-KEPT_RUNS]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _go_on(self, call: dict[str, Any]) -> _Reply:
+        """Go on without the silos that have not decided."""
+        if self._run is not None and self._run.name == call.get("run"):
+            self._run.go_on.set()
+        return {}, b""
+
     def _fetch(self, call: dict[str, Any]) -> _Reply:
         """Return the names of a result's files, or a piece of one of them."""
-        folder = self.kit.folder / "runs" / _run_id(call.get("run")) / RESULT
+        folder = self._result_of(call.get("run"))
         if not folder.is_dir():
             raise InputError("a run must have a result, got one without a result so far")
         sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
@@ -354,6 +530,9 @@ class CoordinatorService:
         with (folder / name).open("rb") as file:
             file.seek(int(call["offset"]))
             return {"file": name}, file.read(PIECE_BYTES)
+
+    def _result_of(self, run: Any) -> Path:
+        return self.kit.folder / "runs" / _run_id(run) / RESULT
 
 
 def _run_id(name: Any) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpower.exceptions import InputError
-from fedpower.federation import STUDY_FILE, TLS
+from fedpower.federation import FEDERATION_FILE, TLS
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 _EXECUTE, _WRITE, _READ, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -167,7 +167,7 @@ def node_reads(kit: Path, secrets: Iterable[Path] = ()) -> list[Path]:
         if folder != Path.cwd() and not any(secret.is_relative_to(folder) for secret in closed)
     ]
     python = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
-    own = [kit / TLS, kit / STUDY_FILE, Path(__file__).resolve().parents[1]]
+    own = [kit / TLS, kit / FEDERATION_FILE, Path(__file__).resolve().parents[1]]
     return list(dict.fromkeys([*own, *map(Path, python), *packages, *map(Path, _SYSTEM)]))
 
 

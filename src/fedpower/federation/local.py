@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from fedpower.exceptions import InputError
-from fedpower.federation import SILO_FILE
-from fedpower.federation.kits import COORDINATOR, RUNNER, make_kits
+from fedpower.federation import IDENTITY, SILO_FILE
+from fedpower.federation.federation_file import COORDINATOR, RUNNER
+from fedpower.federation.kits import make_kits
 from fedpower.federation.processes import start_party, stop
 from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
@@ -22,7 +23,6 @@ from fedpower.rows.ruled import made_up
 
 OwnTables = Mapping[str, Mapping[str, Any]]  # tables of a silo's own file, by name
 MADE_UP_ROWS = 1000
-_IDENTITY = "identity.pem"
 LEDGER_CAP = (1e3, 1e-3)  # a rehearsal's ledgers are thrown away with it; they must not be what stops it
 
 
@@ -47,14 +47,15 @@ class LocalFederation:
         self.folder, self.kits, self.silos = folder, folder / "kits", tuple(data)
         self.runner = self.kits / RUNNER
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        make_kits(self.study, self.kits)
+        make_kits(self.study.federation, self.kits)
         for name, key in keys.items():
-            key.save(self.kits / name / _IDENTITY)
+            (self.kits / name / IDENTITY).unlink()
+            key.save(self.kits / name / IDENTITY)
         for name, path in data.items():
             terms: dict[str, Any] = {"silo": name, **(own or {}).get(name, {})}
             terms["data"] = {"path": str(path.absolute()), **terms.get("data", {})}
             terms["ledger"] = {"path": f"{name}.ledger"}
-            terms |= {"identity": {"path": _IDENTITY}} if keys else {}
+            terms.setdefault("approve", {"study": self.study.digest})
             (self.kits / name / SILO_FILE).write_text(to_toml(terms), encoding="utf-8")
             self.make_ledger(name)
 
@@ -74,7 +75,7 @@ class LocalFederation:
             kit = (self.kits / name).absolute()
             own = [] if name == COORDINATOR else [str(kit / SILO_FILE)]
             with (self.folder / f"{name}.log").open("ab") as log:
-                self.processes[name] = start_party("node", "start", str(kit), *own, log=log)
+                self.processes[name] = start_party("node", "start", str(kit), *own, "--no-health", log=log)
 
     def stop(self, *names: str) -> None:
         stop(*(self.processes.pop(name) for name in names or tuple(self.processes)))

@@ -1,5 +1,6 @@
 """The node: a silo's process that talks to the network, and cannot open rows, ledger or signing key."""
 
+import contextlib
 import logging
 import os
 import queue
@@ -7,19 +8,25 @@ import select
 import signal
 import sys
 import threading
+import time
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
 from fedpower.exceptions import FedpowerError, InputError, ProtocolError
-from fedpower.federation import TLS, isolation
+from fedpower.federation import MOST_BYTES, TLS, isolation
 from fedpower.federation.processes import end_group, end_with_starter, log_to_console
+
+if TYPE_CHECKING:
+    from fedpower.federation.health import Facts
 
 SETTINGS = "FEDPOWER_NODE"  # the environment variable with a node's settings
 COMMAND = (sys.executable, "-u", "-m", "fedpower.federation.node")  # starts a node
 _PATIENCE_S = 10.0  # how long a connection may take before the operator is informed
+_RETRY_S = 0.5  # between attempts to reach a vault that does not listen yet
+_IDLE_S = 5.0  # how often the vault is asked for its status
 _WAITING = 2  # how many questions may wait for the vault; the coordinator asks one at a time
 logger = logging.getLogger("fedpower.federation.node")
 
@@ -32,10 +39,19 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     port: int
     kit: str
     vault: int | str
-    most_question_bytes: int
-    most_answer_bytes: int
     confined: bool = False
+    health: tuple[str, int] | None = None
     secrets: tuple[str, ...] = ()
+
+
+class VaultStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node may know of its vault; nothing of it depends on rows."""
+
+    silo: str
+    epsilon_spent: float
+    epsilon_left: float
+    waiting: tuple[str, ...]
+    round: int | None = None
 
 
 class Node:
@@ -47,11 +63,12 @@ class Node:
         self._settings = settings
         self._vault = vault
         self._questions: queue.Queue[tuple[int, bytes]] = queue.Queue(_WAITING)
+        self._status = self._ask_status()
         states = ("not connected", "connected")
         self._links = Links(
             settings.name,
             accepts={"coordinator": ASK},
-            most_bytes=settings.most_question_bytes,
+            most_bytes=MOST_BYTES,
             on_message=self._take,
             on_change=lambda _, there: logger.info("%s to the coordinator", states[there]),
         )
@@ -61,13 +78,42 @@ class Node:
 
         settings = self._settings
         threading.Thread(target=self._end_with_vault, name="vault", daemon=True).start()
+        if settings.health is not None:
+            from fedpower.federation.health import serve_health  # noqa: PLC0415
+
+            serve_health(settings.health, self._facts)
         self._links.connect(settings.host, settings.port, Path(settings.kit) / TLS)
         threading.Timer(_PATIENCE_S, self._report_no_connection).start()
+        asked_at = time.monotonic()
         while True:
-            number, question = self._questions.get()
-            self._vault.send_bytes(question)
-            answer = self._vault.recv_bytes(settings.most_answer_bytes)
-            self._links.send("coordinator", ANSWER, number, answer)
+            with contextlib.suppress(queue.Empty):
+                number, question = self._questions.get(timeout=_IDLE_S)
+                self._links.send("coordinator", ANSWER, number, self._ask(question))
+            if time.monotonic() - asked_at >= _IDLE_S:  # also while the coordinator asks every second
+                self._status, asked_at = self._ask_status(), time.monotonic()
+
+    def _ask(self, question: bytes) -> bytes:
+        self._vault.send_bytes(question)
+        return self._vault.recv_bytes(MOST_BYTES)
+
+    def _ask_status(self) -> VaultStatus:
+        return msgspec.json.decode(self._ask(b""), type=VaultStatus)
+
+    def _facts(self) -> "Facts":
+        """Return what health and metrics show; the vault's part is of the last time it was asked."""
+        from fedpower.federation.health import Facts, certificate_days_left  # noqa: PLC0415
+
+        status = self._status
+        return Facts(
+            party=self._settings.name,
+            connected={"coordinator": bool(self._links.connected())},
+            last_contact_timestamp_seconds=self._links.last_contact(),
+            certificate_days_left=certificate_days_left(Path(self._settings.kit) / TLS),
+            round=status.round,
+            epsilon_spent=status.epsilon_spent,
+            epsilon_left=status.epsilon_left,
+            studies_waiting=len(status.waiting),
+        )
 
     def _report_no_connection(self) -> None:
         """Explain to the operator why nothing happens; FLARE keeps trying."""
@@ -85,6 +131,9 @@ class Node:
         end_group()
 
     def _take(self, peer: str, kind: str, number: int, content: bytes) -> None:
+        if not content:  # which would ask the vault for its status
+            logger.warning("refused an empty question")
+            return
         try:
             self._questions.put_nowait((number, content))
         except queue.Full:
@@ -135,12 +184,19 @@ def _connect(vault: int | str) -> Connection:
     if isinstance(vault, int):
         os.set_inheritable(vault, False)
         return Connection(vault)
-    try:
-        return Client(vault)
-    except OSError as error:
-        problem = (error.strerror or str(error)).lower()
-        hint = "start it first, with --part vault, and add the node's user to the socket's group"
-        raise ProtocolError(f"the vault must listen at {vault}, got {problem}; {hint}") from None
+    said = False
+    while True:  # the two start in any order
+        try:
+            return Client(vault)
+        except (FileNotFoundError, ConnectionRefusedError):
+            if not said:
+                logger.info("waiting for the vault to listen at %s", vault)
+            said = True
+            time.sleep(_RETRY_S)
+        except OSError as error:
+            problem = (error.strerror or str(error)).lower()
+            hint = "add the node's user to the socket's group"
+            raise ProtocolError(f"the node must be able to open {vault}, got {problem}; {hint}") from None
 
 
 if __name__ == "__main__":

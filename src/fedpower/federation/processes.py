@@ -65,13 +65,13 @@ def end_group() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def wait_for_signal(*, until: Callable[[], bool] = lambda: False) -> bool:
-    """Return True after Ctrl-C or SIGTERM, False once ``until`` holds."""
+def wait_for_signal(*, until: Callable[[], bool] = lambda: False, every: float = _POLL_S) -> bool:
+    """Return True after Ctrl-C or SIGTERM, False once ``until`` holds; it is called every few moments."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
         while not until():
-            time.sleep(_POLL_S)
+            time.sleep(every)
     except KeyboardInterrupt:
         return True
     finally:

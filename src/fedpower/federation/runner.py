@@ -2,10 +2,11 @@
 
 import contextlib
 import logging
+import math
 import queue
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,22 +14,18 @@ from typing import Any
 import msgspec
 
 from fedpower.exceptions import ProtocolError
-from fedpower.federation.kits import COORDINATOR, RUNNER, Kit, write_private
+from fedpower.federation.federation_file import COORDINATOR, RUNNER
+from fedpower.federation.kits import Kit, write_private
+from fedpower.federation.study_file import StudyFile, to_toml
+from fedpower.federation.study_status import who_waits
 from fedpower.protocol.receiving import cleaned
-from fedpower.toml import Part
 
+Standings = Mapping[str, Mapping[str, str]]  # where a proposal stands, by silo
 _CONNECT_S = 10.0
 _POLL_S = 0.2
 _MOST_REPLY_BYTES = 64 * 2**20  # more than a piece of a result, or the record of a run
 _IDLE_STARTS = 6  # a run is given up after so many starts in a row in which no round was closed
-LAST_RUN = "last_run.json"
-
-
-class LastRun(Part, frozen=True):
-    """The run that --resume continues."""
-
-    study: str
-    run: str
+LAST_RUNS = "last_runs.json"  # by the hash of a study, the run that --resume continues
 
 
 class CoordinatorLostError(ProtocolError):
@@ -41,28 +38,33 @@ class CoordinatorLostError(ProtocolError):
 class CoordinatorSession:
     """What a runner can do at the coordinator: see who is connected, start a run, fetch its result."""
 
-    def __init__(self, kit: Kit) -> None:
+    def __init__(self, kit: Kit, name: str = RUNNER) -> None:
         from fedpower.federation.links import REPLY, Links  # noqa: PLC0415 (needs FLARE)
 
         self._replies: queue.Queue[tuple[int, bytes]] = queue.Queue()
         self._number = 0
         self._links = Links(
-            RUNNER,
+            name,
             accepts={COORDINATOR: REPLY},
             most_bytes=_MOST_REPLY_BYTES,
             on_message=lambda _peer, _kind, number, content: self._replies.put((number, content)),
         )
-        self._links.connect(kit.study.host, kit.study.port, kit.tls)
+        self._links.connect(kit.federation.host, kit.federation.port, kit.tls)
 
     @property
     def connected(self) -> bool:
         return bool(self._links.connected())
 
-    def status(self) -> dict[str, Any]:
-        return self._call("status")[0]
+    def status(self, run: str | None = None) -> dict[str, Any]:
+        """Return who is connected, the state of the last run, and whether a named run has a result."""
+        return self._call("status", run=run)[0]
 
-    def start(self, run: str) -> None:
-        self._call("start", run=run)
+    def start(self, run: str, study: StudyFile, signatures: Mapping[str, str]) -> None:
+        self._call("start", run=run, study=to_toml(study.content), signatures=signatures)
+
+    def go_on(self, run: str) -> None:
+        """Let a run begin without the silos that have not decided."""
+        self._call("go on", run=run)
 
     def fetch(self, run: str, destination: Path) -> None:
         reply, _ = self._call("fetch", run=run)
@@ -104,15 +106,17 @@ class CoordinatorSession:
 
 
 @contextlib.contextmanager
-def open_session(kit: Kit, *, patience: float = _CONNECT_S) -> Iterator[CoordinatorSession]:
-    """Give a session with the coordinator; refuse where there is no connection."""
+def open_session(
+    kit: Kit, name: str = RUNNER, *, patience: float | None = _CONNECT_S
+) -> Iterator[CoordinatorSession]:
+    """Give a session with the coordinator; refuse where there is no connection, unless patience is None."""
     kit.check()
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-    session, end = CoordinatorSession(kit), time.monotonic() + patience
+    session, began = CoordinatorSession(kit, name), time.monotonic()
     try:
-        while not session.connected:
-            if time.monotonic() >= end:
-                must = f"the coordinator must answer at {kit.study.host}:{kit.study.port}"
+        while patience is not None and not session.connected:
+            if time.monotonic() >= began + patience:
+                must = f"the coordinator must answer at {kit.federation.host}:{kit.federation.port}"
                 hint = "start it with `fedpower node start KIT` and check the network"
                 raise ProtocolError(f"{must}, got no connection in {patience:.0f} s; {hint}")
             time.sleep(0.05)
@@ -126,6 +130,8 @@ class Runner:
     """Follows a run to its result. When a party is restarted, it continues after the last closed round."""
 
     kit: Kit
+    study: StudyFile
+    signatures: Mapping[str, str] = field(default_factory=dict)
     patience: float
     say: Callable[[str], None]
     on_round: Callable[[dict[str, Any]], None]
@@ -152,9 +158,8 @@ class Runner:
         """Return the state in which a run ended, its result fetched; nothing where it was lost."""
         with open_session(self.kit, patience=max(self.patience, _CONNECT_S)) as session:
             try:
-                present = self._gather(session)
-                session.start(run)
-                self.say(f"run {run}: asking {', '.join(present)}")
+                session.start(run, self.study, self.signatures)
+                end, waiting = time.monotonic() + self.patience, "nobody so far"
                 under_way, state = True, dict[str, Any]()
                 while under_way:
                     time.sleep(_POLL_S)
@@ -162,6 +167,14 @@ class Runner:
                     under_way, state = status["under_way"], status["run"] or {}
                     if state.get("run") != run:  # it was lost with the coordinator's process
                         raise CoordinatorLostError
+                    if under_way and not state["approved"]:
+                        waiting = self._say_waiting(state["standings"], waiting)
+                        if time.monotonic() >= end:
+                            end = math.inf
+                            self._stop_waiting(session, run, state["standings"])
+                    elif waiting and state["approved"]:
+                        self._say_asking(run, state["standings"])
+                        waiting = ""
                     for closed in state["rounds"][self._shown + 1 :]:
                         self._shown = closed["round"]
                         self.on_round(closed)
@@ -172,38 +185,48 @@ class Runner:
                 return {}
         return state
 
-    def _gather(self, session: CoordinatorSession) -> list[str]:
-        """Return the silos that are connected: all, or after ``patience`` seconds enough."""
-        silos, end, shown = self.kit.study.silos, time.monotonic() + self.patience, ""
-        while True:
-            connected = session.status()["connected"]
-            present = [name for name in silos if name in connected]
-            missing = ", ".join(name for name in silos if name not in connected)
-            if not missing:
-                return present
-            left = end - time.monotonic()
-            if missing != shown:
-                self.say(f"waiting for {missing} to connect, at most {max(0.0, left):.0f} s")
-                shown = missing
-            if left <= 0:
-                if len(present) >= self.kit.study.min_silos:
-                    self.say(f"continuing without {missing}")
-                    return present
-                got = f"{len(present)} after {self.patience:.0f} s"
-                hint = f"start {missing} and run again with --resume"
-                raise ProtocolError(f"{self.kit.study.min_silos} silos must be connected, got {got}; {hint}")
-            time.sleep(_POLL_S)
+    def _say_waiting(self, standings: Standings, shown: str) -> str:
+        """Say for whom the run waits, where that has changed; return it."""
+        now = who_waits({"approve": _with("waiting", standings), "connect": _with("absent", standings)})
+        if now and now != shown:
+            self.say(f"waiting for {now}")
+        return now or shown
+
+    def _say_asking(self, run: str, standings: Standings) -> None:
+        for name in _with("refused unable", standings):
+            self.say(f"{name} {standings[name]['state']}: {standings[name]['reason']}")
+        self.say(f"run {run}: asking {', '.join(_with('approved', standings))}")
+
+    def _stop_waiting(self, session: CoordinatorSession, run: str, standings: Standings) -> None:
+        """Go on with the silos that have approved, or may do so at once, if they are enough."""
+        count, needed = len(_with("approved asked", standings)), self.study.min_silos
+        missing = ", ".join(_with("waiting absent", standings))
+        if count < needed:
+            must = f"{needed} silos must connect and approve, got {count} after {self.patience:.0f} s"
+            raise ProtocolError(f"{must}; run again with --resume once {missing} have done so")
+        if missing:
+            self.say(f"continuing without {missing}")
+        session.go_on(run)
 
     def _begin(self, resume: bool) -> str:
-        """Return the name of the last run, or of a new one."""
-        study, path = self.kit.study.digest, self.kit.folder / LAST_RUN
+        """Return the name of the study's last run, or of a new one."""
+        study, runs = self.study.digest, last_runs(self.kit)
+        if resume and study not in runs:
+            must = f"{self.kit.folder} must have a run of this study to resume"
+            raise ProtocolError(f"{must}, got none; run without --resume")
         if not resume:
-            last = LastRun(study=study, run=secrets.token_hex(8))
-            write_private(path, msgspec.json.encode(last))
-            return last.run
-        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-            last = msgspec.json.decode(path.read_bytes(), type=LastRun)
-            if last.study == study:
-                return last.run
-        must = f"{self.kit.folder} must have a run of this study to resume"
-        raise ProtocolError(f"{must}, got none; run without --resume")
+            runs[study] = secrets.token_hex(8)
+            write_private(self.kit.folder / LAST_RUNS, msgspec.json.encode(runs))
+        return runs[study]
+
+
+def last_runs(kit: Kit) -> dict[str, str]:
+    """Return the last run of each study that the runner began, by the hash of the study."""
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode((kit.folder / LAST_RUNS).read_bytes(), type=dict[str, str])
+    return {}
+
+
+def _with(states: str, standings: Standings) -> list[str]:
+    """Return the names of the silos in some states."""
+    return [name for name, one in standings.items() if one["state"] in states.split()]

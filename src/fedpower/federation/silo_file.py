@@ -1,10 +1,11 @@
-"""A silo's own file: its data, its ledger, and what it agrees to. No other party decides any of it."""
+"""A silo's own file: its data, its ledger, and what it approves. No other party decides any of it."""
 
 import math
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -12,12 +13,14 @@ from msgspec import structs
 
 from fedpower.engines.inprocess import declared, read_silos, survey_silos
 from fedpower.exceptions import InputError, LedgerError, ProtocolError, require
+from fedpower.federation import IDENTITY
+from fedpower.federation.events import log_folder
 from fedpower.federation.study_file import StudyFile
-from fedpower.privacy.ledger import DEFAULT_VERSION, Ledger, check_label, rounded_down
+from fedpower.privacy.ledger import DEFAULT_VERSION, Ledger, check_label
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo, assemble
-from fedpower.protocol.study import attempt_epsilon, worst_epsilon
+from fedpower.protocol.study import worst_epsilon
 from fedpower.rows.networks import open_network
 from fedpower.rows.opening import Columns, DataPlace, open_source, reading_of
 from fedpower.rows.ruled import every_problem, ruled
@@ -50,29 +53,34 @@ class Data(DataPlace, frozen=True):
 
 
 class _Ledger(Part, frozen=True):
-    path: str
+    path: str | None = None
     epsilon: float | None = None
     delta: float | None = None
 
 
-class _Agrees(Part, frozen=True):
+class _Approve(Part, frozen=True):
+    """Standing rules; a study that meets all that are given is approved without the operator."""
+
     study: str | None = None
-    epsilon: float = math.inf
+    epsilon: float | None = None
     delta: float = math.inf
     min_silos: int = 1
+    columns: tuple[str, ...] | None = None
+    signed_by: tuple[str, ...] = ()
+    until: date | None = None
 
 
 class _Identity(Part, frozen=True):
-    path: str
+    path: str = IDENTITY
 
 
 class _Terms(Part, frozen=True, rename={"name": "silo", "signs_with": "identity"}):
     name: str
     data: Data
     columns: Columns = Columns()
-    ledger: _Ledger | None = None
-    agrees: _Agrees = _Agrees()
-    signs_with: _Identity | None = None
+    ledger: _Ledger = _Ledger()
+    approve: _Approve | None = None
+    signs_with: _Identity = _Identity()
 
 
 class SiloFile(_Terms, frozen=True, kw_only=True):
@@ -81,50 +89,56 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
     path: Path
 
     def identity(self) -> Identity:
-        if self.signs_with is None:
-            raise InputError(f"{self.path} must have an [identity] for a secure sum; see `fedpower node key`")
         return Identity.load(self.path.parent / self.signs_with.path)
 
     def secrets(self) -> list[Path]:
         """Return what only the vault may open: this file, rows, ledger, signing key, password."""
         database = None if self.data.database is None else parse_address(self.data.database).path
         named = [self.data.path, self.data.password_file, database]
-        named += [table.path for table in (self.ledger, self.signs_with) if table is not None]
-        secrets = [self.path, *(self.path.parent / name for name in named if name)]
+        named += [self.signs_with.path]
+        secrets = [self.path, self.ledger_path, self.inbox, self.log]
+        secrets += [self.path.parent / name for name in named if name]
         # Parts of a folder may be links to files elsewhere.
         parts = [part for path in secrets if path.is_dir() for part in path.rglob("*")]
         return [path.resolve() for path in (*secrets, *(part for part in parts if part.is_symlink()))]
 
-    def check_agreed(self, study: StudyFile) -> None:
-        who = f"silo {self.name!r}"
-        if self.name not in study.silos:
-            raise ProtocolError(f"{who} must be named in study {study.name!r}, got {', '.join(study.silos)}")
-        agreed = study.digest if self.agrees.study is None else self.agrees.study
-        if not _HASH.fullmatch(agreed):
-            must = f"study in [agrees] of {self.path} must be the full hash of the study, 64 digits"
-            hint = f'compare the full hash with the other parties and paste study = "{study.digest}"'
-            raise ProtocolError(f"{must}, got {agreed!r}; {hint}")
-        if agreed != study.digest:
-            raise ProtocolError(
-                f"{who} agreed to the study {agreed}, got the study {study.digest}; review it with "
-                f"`fedpower study show` and change [agrees] in {self.path} if you agree"
-            )
-        terms, limits = study.terms()[0], self.agrees
-        for name, wanted, least, most in (
-            ("epsilon", terms.epsilon, -math.inf, limits.epsilon),
-            ("delta", terms.delta, -math.inf, limits.delta),
-            ("min_silos", study.min_silos, limits.min_silos, math.inf),
-        ):
-            if not least <= wanted <= most:
-                limit = f"at most {most:g}" if wanted > most else f"at least {least:g}"
-                raise ProtocolError(f"{who} agrees to {name} of {limit}, got a study with {wanted:g}")
-        most, worst = limits.epsilon, worst_epsilon(terms)  # all attempts counted
-        if worst > most:
-            raise ProtocolError(
-                f"{who} agrees to epsilon of at most {most:g}, got a study that can spend {worst:.4g}: "
-                f"{terms.attempts} attempts at a secure sum of {terms.epsilon:g} each; agree on epsilon<="
-                f"{rounded_down(attempt_epsilon(terms, most), 3)} or attempts = 1, or raise the limit"
-            )
+    @property
+    def ledger_path(self) -> Path:
+        return self.path.parent / (self.ledger.path or f"{self.name}.ledger")
+
+    @property
+    def log(self) -> Path:
+        """The folder of the audit log."""
+        return log_folder(self.ledger_path)
+
+    @property
+    def inbox(self) -> Path:
+        """The folder of studies that were proposed to this silo."""
+        return self.log.with_suffix(".inbox")
+
+    def objections(self, study: StudyFile, signed_by: Collection[str]) -> Iterator[str]:
+        """Yield why the standing rules do not approve a study: nothing where they do."""
+        rules, terms = self.approve, study.terms()[0]
+        if rules is None:
+            yield "there are no standing rules"
+            return
+        worst, today = worst_epsilon(terms), datetime.now(UTC).date()
+        if rules.study not in (None, study.digest):
+            yield "it is another study than that of the rules"
+        if rules.epsilon is not None and worst > rules.epsilon:
+            yield f"it can spend epsilon {worst:.4g}, and the rules allow {rules.epsilon:g}"
+        if terms.delta > rules.delta:
+            yield f"its delta is {terms.delta:g}, and the rules allow {rules.delta:g}"
+        if study.min_silos < rules.min_silos:
+            yield f"it goes on with {study.min_silos} silos, and the rules need {rules.min_silos}"
+        for name in study.table_columns if rules.columns is not None else ():
+            if name not in (rules.columns or ()):
+                yield f"the rules have no column {name!r}"
+                break
+        if any(key not in signed_by for key in rules.signed_by):
+            yield "it is not signed by all that the rules name"
+        if rules.until is not None and today > rules.until:
+            yield f"the rules ended on {rules.until}"
 
     def source(self, study: StudyFile) -> RowSource:
         name, data, folder = f"the data of silo {self.name!r}", self.data, self.path.parent
@@ -164,9 +178,7 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
     @contextmanager
     def open_ledger(self) -> Iterator[Ledger]:
         """Give the silo's ledger; refuse a missing one."""
-        if self.ledger is None:
-            raise InputError(f"a private study must have a ledger, got no [ledger] in {self.path}")
-        path = self.path.parent / self.ledger.path
+        path = self.ledger_path
         cap = {name: getattr(self.ledger, name) for name in _CAP}
         if not path.exists():
             epsilon, delta = (name[0].upper() if cap[name] is None else f"{cap[name]:g}" for name in _CAP)
@@ -192,11 +204,20 @@ def read_silo(path: Path) -> SiloFile:
     for key, label in (("name", data.name), ("version", data.version)):
         if label is not None:
             check_label(f"{key} in {where}", label)
-    if ledger is not None and (ledger.epsilon is None) != (ledger.delta is None):
+    if (ledger.epsilon is None) != (ledger.delta is None):
         raise InputError(f"[ledger] of {path} must have both epsilon and delta, or neither, got one of them")
-    for name in _CAP:
-        limit = getattr(terms.agrees, name)
-        require(limit > 0, f"{name} in [agrees] of {path}", "above 0", limit)  # nan is not above 0 either
+    if (rules := terms.approve) is not None:
+        table = f"[approve] of {path}"
+        if rules.study is None and rules.epsilon is None:
+            raise InputError(
+                f"{table} must have epsilon, the most that a study may spend, or study, its hash"
+            )
+        for key, given in (("study", rules.study), *(("signed_by", one) for one in rules.signed_by)):
+            is_whole = given is None or _HASH.fullmatch(given) is not None
+            require(is_whole, f"{key} in {table}", "64 digits", given)
+        for name in _CAP:
+            limit = getattr(rules, name)
+            require(limit is None or limit > 0, f"{name} in {table}", "above 0", limit)  # nan is not either
     return SiloFile(path=path, **structs.asdict(terms))
 
 
@@ -205,7 +226,9 @@ def open_silo(
     study_file: StudyFile, silo_file: SiloFile, *, noise: NoiseSource | None = None
 ) -> Iterator[Silo]:
     """Give a silo that is ready to answer, its rows read; refuse before anything is charged."""
-    silo_file.check_agreed(study_file)
+    if silo_file.name not in study_file.silos:
+        must = f"silo {silo_file.name!r} must be named in study {study_file.name!r}"
+        raise ProtocolError(f"{must}, got {', '.join(study_file.silos)}")
     study, _, _ = study_file.terms()
     private, name, treatment = study.is_private, silo_file.name, study_file.treatment
     sources = {name: silo_file.source(study_file)}

@@ -2,9 +2,7 @@
 
 import functools
 import hashlib
-import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,8 @@ from msgspec import UNSET
 
 from fedpower import toml
 from fedpower.estimator.terms import ATTEMPTS, build_study, public_treatment
-from fedpower.exceptions import InputError, is_showable, require
+from fedpower.exceptions import InputError, require
+from fedpower.federation.federation_file import Federation, check_names, read_federation
 from fedpower.options import FLAT, Options, from_flat
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import SolverChoice, Study
@@ -23,10 +22,6 @@ from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
 from fedpower.toml import Part, read_toml
 
-# Names of studies and silos: they become those of folders, certificates and hosts
-NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
-_HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
 # Tables whose keys are parameters of FedPCA, except for those that only a network needs
 _PARAMETERS = ("columns", "rows", "components", "privacy", "solver", "rounds")
 # Types of parameters that have no rule, or more types than one
@@ -102,6 +97,11 @@ class StudyFile:
         return {name: identities[name] for name in self.silos if name in identities}
 
     @property
+    def federation(self) -> Federation:
+        """The federation that this study would be the first of."""
+        return Federation(name=self.name, silos=self.silos, host=self.host, port=self.port)
+
+    @property
     def table_columns(self) -> tuple[str, ...]:
         return self.columns if self.rules is None else self.rules.columns
 
@@ -152,14 +152,24 @@ def to_toml(content: Mapping[str, Any]) -> str:
     return toml.to_toml({key: content[key] for key in (*_ORDER, *content) if key in content})
 
 
+class _Kind(Part, frozen=True, forbid_unknown_fields=False):
+    columns: Any = None
+
+
+def read_parties(path: Path) -> Federation:
+    """Return the federation in a file: a federation file, or a study file, which names its parties too."""
+    is_study = read_toml(path, _Kind, "the file").columns is not None
+    return read_study(path).federation if is_study else read_federation(path)
+
+
 def read_study(path: Path) -> StudyFile:
     """Return the study in a file; any problem is reported in one sentence."""
     decoded = read_toml(path, _STUDY, "the study file")
     content: dict[str, Any] = msgspec.to_builtins(decoded)
-    columns, silos = (_names(key, content[key]["names"]) for key in ("columns", "silos"))
-    for name in (content["name"], *silos):
-        must = "at most 63 lower-case letters, digits and inner dashes"
-        require(bool(NAME.fullmatch(name)), "names of studies and silos", must, name)
+    columns, silos = (tuple(content[key]["names"]) for key in ("columns", "silos"))
+    check_names("columns", columns)
+    at = decoded.coordinator
+    Federation(name=content["name"], silos=silos, host=at.host, port=at.port)  # which checks them
     for name in content.get("identities", {}):
         if name not in silos:
             raise InputError(f"[identities] of {path} must name the study's silos, got {name!r}")
@@ -181,8 +191,8 @@ def read_study(path: Path) -> StudyFile:
         options=options,
         grace=grace,
         attempts=ATTEMPTS if attempts is None else attempts,
-        host=decoded.coordinator.host,
-        port=decoded.coordinator.port,
+        host=at.host,
+        port=at.port,
         content=content,
         rules=options.rules,
     )
@@ -196,7 +206,7 @@ def _rules(path: Path, content: dict[str, Any], columns: tuple[str, ...]) -> Tab
         fits = (name in columns) is not (name in rules.dropped)
         require(fits, f"[rules] of {path}", "for columns in [columns], or drop others", name)
     completed = rules.completed(columns)
-    _names("columns", completed.features)
+    check_names("columns", completed.features)
     return completed
 
 
@@ -213,14 +223,4 @@ def _check(study: StudyFile) -> None:
         treatment.check_width(len(study.columns))
     within = study.grace is None or 0 <= study.grace <= study.deadline
     require(within, "grace", f"between 0 and the deadline of {study.deadline:g} s", study.grace)
-    require(1 <= study.port <= 65535, "port", "between 1 and 65535", study.port)
-    require(bool(_HOST.fullmatch(study.host)), "host", "a host name or an address", study.host)
     study.terms()
-
-
-def _names(what: str, names: Sequence[str]) -> tuple[str, ...]:
-    require(bool(names) and all(names), what, "a list of names", names)
-    for name, count in Counter(names).items():
-        require(is_showable(name), what, "names without control characters", name)
-        require(count == 1, what, "different names", name, "it occurs twice")
-    return tuple(names)

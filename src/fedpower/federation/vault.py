@@ -7,7 +7,7 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,16 +15,22 @@ from typing import Any
 
 import msgspec
 
-from fedpower.exceptions import InputError, ProtocolError
-from fedpower.federation import isolation
+import fedpower
+from fedpower.exceptions import FedpowerError, InputError, ProtocolError
+from fedpower.federation import MOST_BYTES, isolation
+from fedpower.federation.events import EventLog
+from fedpower.federation.federation_file import Federation
+from fedpower.federation.inbox import Inbox
 from fedpower.federation.kits import Kit
-from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings
+from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings, VaultStatus
 from fedpower.federation.processes import start_process, stop, wait_for_signal
-from fedpower.federation.silo_file import SiloFile
+from fedpower.federation.review import advice_of, size_of
+from fedpower.federation.silo_file import SiloFile, open_silo
 from fedpower.federation.study_file import StudyFile
-from fedpower.protocol.coordinator import Answers
-from fedpower.protocol.messages import Refusal, decode, encode
-from fedpower.protocol.receiving import most_answer_bytes, most_question_bytes
+from fedpower.privacy.ledger import Ledger
+from fedpower.protocol.messages import Message, Propose, Refusal, Standing, decode, encode, encoded_size
+from fedpower.protocol.receiving import most_question_bytes
+from fedpower.protocol.silo import NOT_YOURS, Silo
 
 logger = logging.getLogger(__name__)
 
@@ -34,52 +40,171 @@ Say = Callable[[str], None]
 _NODE_VARIABLES = re.compile(
     r"PATH|LANG|LC_\w+|TZ|PYTHON\w+|LD_LIBRARY_PATH|GRPC_\w+|\w*_proxy|NO_PROXY", re.ASCII
 )
+_STOP_S = 5.0
 _CREDENTIALS = struct.Struct("3i")  # process, user and group of a peer
 
 
 class Vault:
-    """Answers questions of one study for a silo, one at a time."""
+    """Answers for a silo, one at a time: proposals of studies, and questions of an approved study."""
 
-    def __init__(self, silo: Answers, study_file: StudyFile) -> None:
-        self._silo = silo
-        self._most_bytes = most_question_bytes(study_file.terms()[0])
+    def __init__(self, federation: Federation, own: SiloFile, ledger: Ledger) -> None:
+        self.inbox = Inbox(federation, own, ledger)
+        self._own, self._ledger = own, ledger
+        self._log = EventLog(own.log, ledger)
         self._one_at_a_time = threading.Lock()
+        self._proposed: tuple[Propose, StudyFile] | None = None
+        self._rows = contextlib.ExitStack()
+        self._silo: Silo | None = None
+        self._round: int | None = None
+        self._log.add("started", version=fedpower.__version__)
 
     def serve(self, node: Connection) -> None:
         with node, contextlib.suppress(EOFError):
             try:
                 while True:
-                    node.send_bytes(self.answer(node.recv_bytes(self._most_bytes)))
+                    node.send_bytes(self.answer(node.recv_bytes(MOST_BYTES)))
             except OSError as error:
                 logger.error("the connection to the node ended: %s", error)
 
     def answer(self, content: bytes) -> bytes:
         """Return the answer to a question; nothing where the bytes are no question."""
+        if not content:
+            return msgspec.json.encode(self.status)
         try:
             question = decode(content)
         except ProtocolError as error:
-            logger.error("refused a message that is not a question of this study: %s", error)
+            logger.error("refused a message that is not a question: %s", error)
             return b""
         with self._one_at_a_time:
-            answer = self._silo.answer(question)
+            answer = self._answer(question, len(content))
         if isinstance(answer.body, Refusal):
             logger.warning("refused round %s: %s", question.round, answer.body.reason)
-        else:
+        elif not isinstance(answer.body, Standing):
+            self._round = question.round
             logger.info("answered round %s (%s)", question.round, answer.body.kind)
         return encode(answer)
 
+    @property
+    def status(self) -> VaultStatus:
+        spent, waiting = self._ledger.spent(), tuple(study.name for study in self.inbox.waiting())
+        return VaultStatus(
+            silo=self._own.name,
+            epsilon_spent=spent.epsilon,
+            epsilon_left=spent.left,
+            waiting=waiting,
+            round=self._round,
+        )
 
-def node_settings(kit: Kit, vault: int | str = -1) -> NodeSettings:
-    study, _, _ = kit.study.terms()
+    def close(self) -> None:
+        self._silo = None
+        self._rows.close()
+
+    def stop(self) -> None:
+        self._one_at_a_time.acquire(timeout=_STOP_S)  # an answer that is being made is stored first
+        self.close()
+        self._log.add("stopped")
+
+    def _answer(self, question: Message, n_bytes: int) -> Message:
+        """Return the answer to a proposal or a question; it leaves once it is in the audit log."""
+        about: dict[str, Any] = {"study": question.study, "run": question.run, "round": question.round}
+        body: Refusal | Standing
+        try:
+            if isinstance(question.body, Propose):
+                body = self._standing(question.body, question.run)
+                return msgspec.structs.replace(question, silo=self._own.name, body=body)
+            silo = self._approved(question.study)
+            about["study"] = silo.study.agreement
+            self._log.add("asked", **about, question=question.body.kind)
+            if n_bytes > most_question_bytes(silo.study):
+                raise ProtocolError("a question must be no longer than those of its study")
+            answer = silo.answer(question)
+            if not isinstance(answer.body, Refusal):
+                self._log.add("sent", **about, answer=answer.body.kind, bytes=encoded_size(answer))
+                return answer
+            reason = answer.body.reason
+        except ProtocolError as error:
+            reason = str(error)
+        except FedpowerError as error:
+            logger.error("the silo could not answer: %s", error)
+            reason = NOT_YOURS
+        except Exception:
+            logger.exception("the silo could not answer round %s", question.round)
+            reason = NOT_YOURS
+        if isinstance(question.body, Propose):
+            body = Standing(state="unable", reason=reason)
+        else:
+            body = Refusal(reason=reason)
+            with contextlib.suppress(FedpowerError):  # which was why it could not answer
+                self._log.add("refused to answer", **about, reason=reason)
+        return msgspec.structs.replace(question, silo=self._own.name, body=body)
+
+    def _standing(self, proposed: Propose, run: str) -> Standing:
+        """Return where a proposed study stands; the rows of an approved one are read."""
+        study = self._arrived(proposed, run)
+        decision = self.inbox.decision(study.digest)
+        if decision is None and (decision := self.inbox.by_rule(study)) is not None:
+            self._log.add()
+            logger.info("study %s (%s) meets the standing rules: approved", study.name, study.digest[:12])
+        if decision is None:
+            return Standing(state="waiting")
+        if decision.approved:
+            self._open(study)
+        return Standing(state="approved" if decision.approved else "refused", reason=decision.reason)
+
+    def _arrived(self, proposed: Propose, run: str) -> StudyFile:
+        """Return a proposed study; it is asked about again and again, and kept once."""
+        if self._proposed is None or self._proposed[0] != proposed:
+            study = self.inbox.add(proposed.text, proposed.signatures)
+            self._proposed = proposed, study
+            self._log.add("arrived", study=study.digest, run=run, name=study.name)
+            logger.info("study %s arrived: fedpower node approve KIT %s", study.name, study.digest[:12])
+        return self._proposed[1]
+
+    def _approved(self, asked_as: str) -> Silo:
+        """Return the silo that answers a study's questions, its rows read; refuse without an approval."""
+        held = self.inbox.decision(asked_as)
+        if held is None or not held.approved:
+            raise ProtocolError("a study must be approved by this silo's operator before it is answered")
+        if self._silo is not None and self._silo.study.digest == asked_as:
+            return self._silo
+        return self._open(self.inbox.study(held.study))
+
+    def _open(self, study: StudyFile) -> Silo:
+        if self._silo is None or self._silo.study.agreement != study.digest:
+            self.close()
+            silo = self._silo = self._rows.enter_context(open_silo(study, self._own))
+            logger.info("study %s (%s): %s", study.name, study.digest[:12], size_of(silo))
+            for advice in advice_of(silo):
+                logger.info("%s", advice)
+        return self._silo
+
+
+@contextlib.contextmanager
+def open_vault(federation: Federation, own: SiloFile) -> Iterator[Vault]:
+    """Give a silo's vault; refuse what would keep it from ever answering."""
+    if own.name not in federation.silos:
+        must = f"silo {own.name!r} must be one of federation {federation.name!r}"
+        raise InputError(f"{must}, got {', '.join(federation.silos)}")
+    path = None if own.data.path is None else own.path.parent / own.data.path
+    if path is not None and not path.exists():
+        raise InputError(f"path in [data] of {own.path} must exist, got no file at {path}")
+    with own.open_ledger() as ledger:
+        vault = Vault(federation, own, ledger)
+        try:
+            yield vault
+        finally:
+            vault.stop()
+
+
+def node_settings(kit: Kit, vault: int | str = -1, *, health: tuple[str, int] | None = None) -> NodeSettings:
     return NodeSettings(
         name=kit.party,
-        host=kit.study.host,
-        port=kit.study.port,
+        host=kit.federation.host,
+        port=kit.federation.port,
         kit=str(kit.folder),
         vault=vault,
         confined=isolation.available(),
-        most_question_bytes=most_question_bytes(study),
-        most_answer_bytes=most_answer_bytes(study),
+        health=health,
     )
 
 

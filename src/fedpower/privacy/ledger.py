@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
@@ -212,7 +212,35 @@ class Release(_Recorded, frozen=True):
     sha256: str
 
 
-_Entry = Owner | Cap | Version | Release
+class Decision(_Recorded, frozen=True):
+    """What a silo's operator, or a standing rule of the silo, decided about a study; the last one holds."""
+
+    study: str
+    asked_as: str
+    """The hash by which the study's questions name it."""
+    name: str
+    approved: bool
+    reason: str
+    by: Literal["operator", "rule"]
+    epsilon: float | None
+    delta: float | None
+    data_version: str
+    key: str
+    signature: str = ""
+
+    @property
+    def signed(self) -> bytes:
+        """What the silo's key signs."""
+        return msgspec.json.encode(msgspec.structs.replace(self, signature=""))
+
+    @property
+    def in_words(self) -> str:
+        """What was decided, when and why."""
+        done = "approved" if self.approved else "refused"
+        return f"{done} on {self.time:%Y-%m-%d, %H:%M} UTC{self.reason and f': {self.reason}'}"
+
+
+_Entry = Owner | Cap | Version | Release | Decision
 _Kind = TypeVar("_Kind", bound=_Recorded)
 _DECODER = msgspec.json.Decoder(_Entry)
 
@@ -256,6 +284,27 @@ class _History:
         )
 
 
+class LogHead(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the audit log of a ledger goes, which is in files beside it."""
+
+    lines: int = 0
+    digest: str = ""
+    """SHA-256 of its last line."""
+    entries: int = 0
+    """How many entries of the ledger it has a line about."""
+    file: int = 1
+    """First line of the file that it ends in."""
+    size: int = 0
+    """Bytes of that file, with those of ``unwritten``."""
+    unwritten: bytes = b""
+    """The last lines, which may not be in the file yet."""
+
+    @property
+    def start(self) -> int:
+        """Where in the file ``unwritten`` begins."""
+        return self.size - len(self.unwritten)
+
+
 def jsonable(value: object) -> Any:
     """Return a value in JSON's types: times as text, infinities as None."""
     return msgspec.json.decode(msgspec.json.encode(value))
@@ -276,6 +325,8 @@ _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+
+_LOG = "CREATE TABLE IF NOT EXISTS log (id INTEGER PRIMARY KEY CHECK (id = 1), head TEXT NOT NULL)"
 
 _REFUSALS = {
     sqlite3.SQLITE_FULL: "must have room to grow but its disk is full; free some space",
@@ -520,6 +571,46 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         with self._transaction():
             self._history()
             self._append(cap)
+
+    def decisions(self) -> list[Decision]:
+        """Return what was decided about studies, first to last."""
+        return self._history().all(Decision)
+
+    def decide(self, decision: Decision) -> None:
+        """Record a decision about a study."""
+        with self._transaction():
+            self._history()
+            self._append(decision)
+
+    def check_releases(self) -> None:
+        """Refuse releases whose bytes are not those that were first sent."""
+        for number, _, entry in self.sealed():
+            if isinstance(entry, Release):
+                self._kept(number, entry)
+
+    def sealed(self, after: int = 0) -> list[tuple[int, str, _Entry]]:
+        """Return what is recorded after so many entries, each with its number and its seal."""
+        rows = self._query("SELECT seq, seal, body FROM entry WHERE seq > ? ORDER BY seq", after)
+        return [(number, seal, _DECODER.decode(body)) for number, seal, body in rows]
+
+    @property
+    def log_head(self) -> LogHead:
+        """How far the audit log goes; ledgers of earlier versions have no record of it."""
+        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'log'"):
+            return LogHead()
+        (head,) = self._query("SELECT head FROM log")[0]
+        try:
+            return msgspec.json.decode(head, type=LogHead)
+        except msgspec.DecodeError:
+            raise self._damaged() from None
+
+    def move_log_head(self, move: Callable[[LogHead], LogHead]) -> LogHead:
+        """Record how far the audit log goes from now on, which depends on how far it went."""
+        with self._transaction():
+            head = move(self.log_head)
+            self._query(_LOG)
+            self._query("INSERT OR REPLACE INTO log VALUES (1, ?)", msgspec.json.encode(head).decode())
+        return head
 
     def statement(self) -> dict[str, Any]:
         """Return all but the payloads as JSON values; ``seal`` is the fingerprint of the history."""

@@ -165,8 +165,22 @@ class Refusal(_Body, frozen=True, kw_only=True):
     reason: str
 
 
-Question = Enrol | AskMoment | AskSteps | OpenSession | AskQuery
-Answer = Enrolment | MomentPart | LocalSteps | SessionKey | QueryAnswer | KeyGone | Refusal
+class Propose(_Body, frozen=True, kw_only=True):
+    """Puts a study before a silo's operator: its file, and the signatures of it by their public keys."""
+
+    text: str
+    signatures: dict[str, str] = {}
+
+
+class Standing(_Body, frozen=True, kw_only=True):
+    """Where a proposed study stands at a silo; absent and asked are those that have not answered."""
+
+    state: Literal["absent", "asked", "waiting", "approved", "refused", "unable"]
+    reason: str = ""
+
+
+Question = Propose | Enrol | AskMoment | AskSteps | OpenSession | AskQuery
+Answer = Standing | Enrolment | MomentPart | LocalSteps | SessionKey | QueryAnswer | KeyGone | Refusal
 
 
 class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

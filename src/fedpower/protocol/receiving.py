@@ -46,6 +46,9 @@ LARGEST = 2.0**500
 ROUNDING = 1e-6
 """How far below 0 rounding may take a sum of squares, relative to the numbers that it was made from."""
 
+MOST_STUDY_BYTES = 4 * 2**20
+"""More than the file of a study has."""
+
 _LONGEST_RUN = 256
 HEADER_BYTES = 64 * 1024
 """More than any message has in addition to its arrays."""

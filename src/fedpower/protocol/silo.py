@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedpower.exceptions import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import ALIGNMENTS, Array, is_orthonormal, lower_of, misalignment, orth, symmetric_of
-from fedpower.privacy.ledger import DataVersion, Ledger, unused_version
+from fedpower.privacy.ledger import Account, DataVersion, Ledger, unused_version
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.messages import (
     Answer,
@@ -134,7 +134,7 @@ class PrivateReleases:
         assert study.budget is not None, "a private study has a price list"
         if data is not None:
             ledger.check_rows(data)
-        self.rows, self._study, self._budget, self.ledger = rows, study, study.budget, ledger
+        self.rows, self._study, self.budget, self.ledger = rows, study, study.budget, ledger
         self._recorded_as, self.sessions = recorded_as(study, data), sessions
         # All silos of a fit on one machine, until one of them gives its first new answer.
         self.peers = list[PrivateReleases]()
@@ -149,6 +149,15 @@ class PrivateReleases:
         opening = f"{self._study.queries[0].label}:"  # the first of its queries makes an attempt
         return self.ledger.spent(self._recorded_as, key=opening).n_releases
 
+    @property
+    def spent_after(self) -> Account:
+        """The ledger's account once this whole study is charged, all attempts at a secure sum counted."""
+        spent, own = self.ledger.spent(), self.ledger.spent(self._recorded_as)
+        times = self._study.attempts if self.sessions is not None else 1
+        mu, slack_delta = self.budget.study_mu * math.sqrt(times), self.budget.slack_delta * times
+        rest = math.sqrt(max(0.0, (mu - own.mu) * (mu + own.mu)))
+        return spent.charged(rest, max(0.0, slack_delta - own.slack_delta))
+
     def check_affordable(self) -> None:
         """Refuse now, in one sentence, a study or an attempt that the ledger could not pay for to the end."""
         name = self._recorded_as
@@ -160,7 +169,7 @@ class PrivateReleases:
                     f"charged for {charged} on these rows"
                 )
             name = f"{name}, attempt {charged + 1}"  # what was paid for pays for no other
-        mu, slack_delta = self._budget.study_mu, self._budget.slack_delta
+        mu, slack_delta = self.budget.study_mu, self.budget.slack_delta
         self.ledger.check_affordable(study=name, mu=mu, slack_delta=slack_delta)
 
     def check_next(self, query: Query) -> None:
@@ -174,7 +183,7 @@ class PrivateReleases:
                 "it on other questions of an earlier run; declare a new version for all silos with "
                 f"data_version={version!r}, or change epsilon to make a new study (nothing was charged)"
             )
-        mu, slack_delta = self._budget.study_mu, self._budget.slack_delta
+        mu, slack_delta = self.budget.study_mu, self.budget.slack_delta
         self.ledger.check_affordable(study=self._recorded_as, mu=mu, slack_delta=slack_delta, begun=True)
 
     def _release_plain(self, query: Query, **how: Any) -> tuple[NDArray[np.int64], str]:
@@ -222,7 +231,7 @@ class PrivateReleases:
 
     def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
         if self._has_steps():
-            query = Step(budget=self._budget, n_rows=self.rows.n_rows)
+            query = Step(budget=self.budget, n_rows=self.rows.n_rows)
             integers, _ = self._release_plain(query)
             mean = noise_of(query, self._study, (self.rows.n_rows,)).values(integers)
         else:
@@ -237,7 +246,7 @@ class PrivateReleases:
         trace += float(about @ about) - 2 * float(about @ released.mean)
         outcome = take_local_steps(lambda basis: released.product(basis, about), ask, total_variance=trace)
         # The noise off the diagonal is also about that of a product's entries.
-        product = read_only(rounded(outcome.product, self._budget.std(self.rows.n_rows) / math.sqrt(2.0)))
+        product = read_only(rounded(outcome.product, self.budget.std(self.rows.n_rows) / math.sqrt(2.0)))
         return structs.replace(outcome, product=product, made_for=made_for)
 
     def _noised_steps(self, ask: AskSteps, run: str) -> LocalSteps:
@@ -247,7 +256,7 @@ class PrivateReleases:
         digest = hashlib.sha256(repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode())
         for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        budget, n_rows = self._budget, self.rows.n_rows
+        budget, n_rows = self.budget, self.rows.n_rows
         query = Step(budget=budget, n_rows=n_rows, basis=ask.basis, center=ask.center, public=digest.digest())
         noise = noise_of(query, self._study, (n_rows,))
 

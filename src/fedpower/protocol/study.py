@@ -439,11 +439,6 @@ def worst_epsilon(study: Study) -> float:
     return epsilon_within(mu, study.delta, study.attempts * study.budget.distance)
 
 
-def attempt_epsilon(study: Study, most: float) -> float:
-    """Return the ε of each attempt with which all attempts of a study together spend ``most``."""
-    return epsilon_of(mu_of(most, study.delta) / math.sqrt(study.attempts), study.delta)
-
-
 def epsilon_within(mu: float, delta: float, distance: float) -> float:
     """Return ε at δ of what is within total variation ``distance`` of a μ-GDP release."""
     slack = delta_with_distance(0.0, epsilon_of(mu, delta / 2), distance)

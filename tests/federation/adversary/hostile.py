@@ -24,7 +24,8 @@ from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS
-from fedpower.federation.kits import COORDINATOR, Kit
+from fedpower.federation.federation_file import COORDINATOR
+from fedpower.federation.kits import Kit
 from fedpower.federation.links import APP, Links
 from fedpower.federation.runner import Runner
 
@@ -54,7 +55,8 @@ class Stage(Ground):
     def honest_run(self, folder: Path) -> dict[str, Any]:
         """Return the record of a run that must end with a result of the honest silos."""
         folder.mkdir()
-        runner = Runner(kit=Kit(self.runner), patience=0.0, say=lambda _: None, on_round=lambda _: None)
+        say = on_round = lambda _: None
+        runner = Runner(kit=Kit(self.runner), study=self.study, patience=0.0, say=say, on_round=on_round)
         state = runner.run(folder, resume=False)
         assert state["done"]
         assert (folder / "components.npz").is_file()
@@ -66,12 +68,17 @@ class Stage(Ground):
         places = [self.rows[name] for name in HONEST]
         for party in (COORDINATOR, *HONEST):
             kit = self.kits / party
-            places += [path for path in kit.rglob("*") if path.is_file() and "runs" not in path.parts]
+            places += [path for path in kit.rglob("*") if path.is_file() and not is_written(path)]
         return Record(
             files={path: (path.stat().st_mode, path.stat().st_uid, path.read_bytes()) for path in places},
             charges={name: tuple(self.charges(name)) for name in HONEST},
             processes={name: child.pid for name, child in self.processes.items() if child.poll() is None},
         )
+
+
+def is_written(path: Path) -> bool:
+    """Return whether a question may change a file: runs, the audit log, and its head in the ledger."""
+    return "runs" in path.parts or path.suffix == ".ledger" or path.parent.suffix == ".log"
 
 
 class Record(NamedTuple):

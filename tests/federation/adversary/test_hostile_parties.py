@@ -31,8 +31,9 @@ from adversary.hostile import (
 )
 from federations import ASK_MOMENT
 from fedpower.exceptions import ProtocolError
-from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS, kits
-from fedpower.federation.kits import COORDINATOR, Authority, Kit, make_kits
+from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, MOST_BYTES, TLS, kits
+from fedpower.federation.federation_file import COORDINATOR
+from fedpower.federation.kits import Authority, Kit, make_kits
 from fedpower.federation.runner import open_session
 from fedpower.protocol.messages import (
     AskSteps,
@@ -42,10 +43,10 @@ from fedpower.protocol.messages import (
     OpenSession,
     QueryAnswer,
     Refusal,
+    Standing,
     decode,
     encode,
 )
-from fedpower.protocol.receiving import most_question_bytes
 
 pytestmark = pytest.mark.federation
 
@@ -179,7 +180,9 @@ def test_a_silo_that_lies_or_hangs_keeps_no_result_away(stage, tmp_path, name):
     def react(number: int, content: bytes) -> None:
         question = decode(content)
         seen.append(number)
-        if question.body.kind == "enrol":
+        if question.body.kind == "propose" and name != "hangs":
+            answered(east, number, question, Standing(state="approved"))
+        elif question.body.kind == "enrol":
             answered(east, number, question, Enrolment(n_rows=400, n_features=6, data_version="1"))
         else:
             LIES[name](east, number, question)
@@ -193,14 +196,15 @@ def test_a_silo_that_lies_or_hangs_keeps_no_result_away(stage, tmp_path, name):
     assert "east" in closed["silent"]
     assert set(HONEST) <= set(closed["answered"])
     assert seconds < stage.study.deadline + stage.study.grace + 8.0
-    assert resident_bytes(stage.processes[COORDINATOR].pid) < before + 100 * 2**20
+    # Messages of 16 MB are read whole, and dropped, before they are judged by the study's limits.
+    assert resident_bytes(stage.processes[COORDINATOR].pid) < before + 200 * 2**20
 
 
 @pytest.fixture(scope="module")
 def foreign(stage, tmp_path_factory):
     """Kits of another authority for the same study, silos and address."""
     folder = tmp_path_factory.mktemp("foreign") / "kits"
-    make_kits(stage.study, folder)
+    make_kits(stage.study.federation, folder)
     return folder
 
 
@@ -236,7 +240,7 @@ def certified(stage, tls: Path, signer, issuer: str, *, minutes: float) -> Path:
     key = kits.read_key(tls / KEY).public_key()
     until = datetime.now(UTC) + timedelta(minutes=minutes)
     made = kits.new_certificate(
-        "east", key, signer, issuer, until=until, hosts=kits._hosts(stage.study, "east")
+        "east", key, signer, issuer, until=until, hosts=kits._hosts(stage.study.federation, "east")
     )
     (tls / CERTIFICATE).write_bytes(made.public_bytes(serialization.Encoding.PEM))
     return tls
@@ -333,9 +337,9 @@ def test_a_hostile_coordinator_gets_each_number_once_and_nothing_else(stage, sur
                 chair.put("north", {"kind": "ask", "number": 1}, b"x", app=app)
             time.sleep(0.5)
             assert chair.got == []
-            assert chair.asked("north", b"", 2) == b""
+            assert chair.asked("north", b"", 2, seconds=1.0) is None, "the status of a vault is its node's"
             assert chair.asked("north", os.urandom(1000), 3) == b""
-            chair.put("north", {"kind": "ask", "number": 4}, bytes(most_question_bytes(study) + 2**20))
+            chair.put("north", {"kind": "ask", "number": 4}, bytes(MOST_BYTES + 2**20))
             wait_for(lambda: "north" not in chair.connected(), "the end of the connection")
             wait_for(lambda: "north" in chair.connected(), "north's return")
         after = [resident_bytes(pid) for pid in _nodes(stage)]
@@ -386,7 +390,7 @@ def test_a_hostile_runner_gets_errors_reaches_no_silo_and_costs_nothing_more(sta
     before = stage.record().charges
     with open_session(Kit(stage.runner)) as session:
         for number in range(5):
-            session.start(f"{number:016x}")
+            session.start(f"{number:016x}", stage.study, {})
             time.sleep(0.3)
     stage.honest_run(tmp_path / "last")
     assert stage.record().charges == before

@@ -10,8 +10,9 @@ import pytest
 from adversary.hostile import Stage, wait_for
 from federations import ASK_MOMENT
 from fedpower.federation import isolation
-from fedpower.federation.kits import COORDINATOR
-from fedpower.protocol.messages import Enrol, Message, OpenSession, encode
+from fedpower.federation.federation_file import COORDINATOR
+from fedpower.federation.study_file import to_toml
+from fedpower.protocol.messages import Enrol, Message, OpenSession, Propose, encode
 
 pytestmark = [
     pytest.mark.federation,
@@ -21,7 +22,7 @@ pytestmark = [
 INJECTED = r"""
 import os
 if "FEDPOWER_NODE" in os.environ:
-    import gc, hashlib, json, shutil, socket, sys, threading
+    import gc, hashlib, json, shutil, socket, sys
     from multiprocessing.connection import Connection
     from pathlib import Path
     from fedpower.federation import isolation
@@ -60,7 +61,7 @@ if "FEDPOWER_NODE" in os.environ:
 
     def taken_over(*args):
         confine(*args)
-        threading.Thread(target=go, daemon=True).start()
+        go()  # before the node itself talks to its vault
 
     isolation.confine_node = taken_over
 """
@@ -86,6 +87,7 @@ def test_what_a_node_taken_over_gets_is_what_the_ledger_paid_for_and_nothing_els
         "kit": str(kit),
         "listener": str(tmp_path / "agent.sock"),
         "questions": [
+            ("a proposal", asked(0, Propose(text=to_toml(stage.study.content)))),
             ("enrol", asked(0, Enrol())),
             ("covariance", asked(1, ASK_MOMENT)),
             ("covariance again", asked(2, ASK_MOMENT)),
@@ -101,6 +103,7 @@ def test_what_a_node_taken_over_gets_is_what_the_ledger_paid_for_and_nothing_els
         try:
             stage.start(COORDINATOR, "south")
             patch.setenv("PYTHONPATH", os.pathsep.join([str(injected), os.environ.get("PYTHONPATH", "")]))
+            stage.wait_until_connected("south")
             before = stage.record()
             stage.start("north")
             wait_for(lambda: "LOOT " in stage.log("north"), "the attacker's report")
@@ -114,7 +117,8 @@ def test_what_a_node_taken_over_gets_is_what_the_ledger_paid_for_and_nothing_els
     assert {name: how for name, how in found["tried"].items() if how[0] != "refused"} == {}
     changed = {path for path, held in before.files.items() if after.files.get(path) != held}
     assert changed <= {stage.ledger("north")}
-    assert all("north.ledger-" in path.name for path in after.files.keys() - before.files.keys())
+    made = {path.relative_to(kit).parts[0] for path in after.files.keys() - before.files.keys()}
+    assert {name.partition("-")[0] for name in made} <= {"north.ledger", "north.inbox", "north.log"}
     assert not Path("/tmp/stolen").exists()  # noqa: S108
     given = dict(found["given"])
     assert len(after.charges["north"]) == (kind == "plain")

@@ -1,0 +1,114 @@
+"""A page on this machine that shows how a study stands, and the report of its result; it updates itself."""
+
+import fcntl
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedpower.exceptions import FedpowerError, InputError
+from fedpower.federation.health import Handler, Server
+from fedpower.federation.runner import CoordinatorLostError, CoordinatorSession
+from fedpower.federation.study_file import StudyFile
+from fedpower.federation.study_status import in_words, study_facts
+from fedpower.report.page import rendered, result_page
+from fedpower.report.result import read_result
+
+# Of other names, a page of somebody else could have made this machine the address
+_HOSTS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.IGNORECASE)
+_HTML, _JSON = "text/html; charset=utf-8", "application/json"
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the pages' own policies say the rest
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_STOP_S = 0.1  # the server ends within
+_LOST = (
+    "The coordinator does not answer. This page shows how the study stood before, and goes on when the "
+    "coordinator is back."
+)
+
+
+class StatusPage:
+    """What the server answers, by path; it is asked of the coordinator again and again."""
+
+    def __init__(self, study: StudyFile, last_run: Callable[[], str | None]) -> None:
+        self._study, self._last_run = study, last_run
+        self._facts: dict[str, Any] | None = None
+        self._reported: str | None = None  # the run whose report there is
+        self.contents = {"/": (_HTML, rendered("status.html", study=study).encode())}
+        self._show("The coordinator has not answered so far.")
+
+    def update(self, session: CoordinatorSession) -> bool:
+        """Ask the coordinator how the study stands; return False, as there is always more to come."""
+        problem = None
+        try:
+            last = self._last_run()
+            self._facts = study_facts(self._study, session.status(last), last)
+            if self._facts["result"] not in (None, self._reported):
+                self._report(session, self._facts["result"])
+        except CoordinatorLostError:
+            problem = _LOST
+        except FedpowerError as error:
+            problem = f"{error}."
+        self._show(problem)
+        return False
+
+    def _show(self, problem: str | None) -> None:
+        facts, words = self._facts, self._facts and in_words(self._facts)
+        report = facts is not None and facts["result"] is not None and facts["result"] == self._reported
+        shown = {"facts": facts, "words": words, "problem": problem, "report": report}
+        self.contents["/status.json"] = _JSON, msgspec.json.encode(shown)
+
+    def _report(self, session: CoordinatorSession, run: str) -> None:
+        """Fetch the result of a run, and make the page of its report from its numbers."""
+        with tempfile.TemporaryDirectory() as folder:
+            session.fetch(run, Path(folder))
+            page = result_page(read_result(Path(folder)))
+        self.contents["/report"] = _HTML, page.encode()
+        self._reported = run
+
+
+@contextmanager
+def served(page: StatusPage, port: int, kit: Path) -> Iterator[str]:
+    """Serve the only page of a kit, on this machine; give its address."""
+    with ExitStack() as stack:
+        folder = os.open(kit, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, folder)
+        try:  # two pages of one name would get each other's replies
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{kit} must have one page at a time, got another that is open") from None
+        try:
+            server = stack.enter_context(_PageServer(("127.0.0.1", port), _PageHandler))
+        except OSError as error:
+            problem = (error.strerror or str(error)).lower()
+            raise InputError(f"--port must be a free port, got {port} ({problem})") from None
+        server.page = page
+        threading.Thread(target=server.serve_forever, args=(_STOP_S,), name="page", daemon=True).start()
+        stack.callback(server.shutdown)
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+
+
+class _PageServer(Server):
+    page: StatusPage
+
+
+class _PageHandler(Handler):
+    server: _PageServer
+
+    def do_GET(self) -> None:  # noqa: N802 (what the base class calls)
+        if not _HOSTS.fullmatch(self.headers.get("Host", "")):
+            self.send_error(403)
+        elif self.path not in self.server.page.contents:
+            self.send_error(404)
+        else:
+            self.reply(200, *self.server.page.contents[self.path], _HEADERS)
