@@ -12,13 +12,13 @@ TWO    := -n 2 --dist worksteal
 # Where tests mainly wait for servers, three files at a time: the tests of one share its servers.
 THREE  := -n 3 --dist loadfile
 TIERS  := test-slow test-programs test-audits test-memory test-reproduce test-benchmarks test-pages test-devices \
-	test-browser test-federation
+	test-browser test-federation test-image
 
 # What Python compiles it keeps, also where the machine's setting is otherwise: hundreds of processes read it.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types contracts unit $(TIERS) durations coverage golden bench bench-all docs docs-results docs-report reproduce clean
+.PHONY: help setup demo test test-all lint types contracts unit $(TIERS) durations coverage golden bench bench-all docs docs-results docs-report reproduce bundle clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -99,6 +99,10 @@ test-federation: setup  ## tests against real servers; installs PostgreSQL if ne
 	scripts/install-postgres
 	$(PYTEST) $(THREE) -m "federation and not pages"
 
+test-image: setup  ## builds the image and runs a federation in it; installs buildah if needed, as root
+	scripts/install-buildah
+	$(PYTEST) -m image
+
 durations: setup  ## the fast tests, and which of them take longest
 	$(PYTEST) $(TWO) --durations=40
 
@@ -127,12 +131,16 @@ docs: $(DOCS)  ## build the documentation into build/site (two minutes at most);
 docs-results: setup  ## write the tables of the documents from recorded results
 	$(BIN)/python -m benchmarks render
 
-docs-report: setup  ## docs/report.png and its dark twin, pictures of a report
+docs-report: setup  ## docs/report.png, docs/approve.png and their dark twins, pictures of a report and of an approval
 	scripts/install-chromium
 	$(BIN)/python scripts/report_picture.py
+	$(BIN)/python scripts/approval_picture.py
 
 reproduce: setup  ## the paper's figures at its size, every sentence of its section 5 tested
 	$(BIN)/python -m paper -o reproduction
+
+bundle: $(BASE)  ## what a site without a network needs, in build/fedpower-bundle.tar: wheels and the image's files
+	scripts/bundle
 
 clean:  ## remove the environment and what was built
 	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench

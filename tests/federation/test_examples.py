@@ -17,7 +17,9 @@ from fedpower.federation.kits import Kit, make_kits
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "federation"
 UNITS = ("vault", "node", "coordinator")
-CONTAINERFILE = (EXAMPLES / "Containerfile").read_text(encoding="utf-8")
+CONTAINERFILE = (ROOT / "Containerfile").read_text(encoding="utf-8")
+COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+SILOS = ("north", "south", "east")
 
 
 def unit(name: str) -> dict[str, list[str]]:
@@ -59,7 +61,6 @@ def test_a_unit_is_hardened_and_starts_a_command_that_there_is(name):
 
 
 def test_node_and_vault_are_of_different_users_that_share_a_socket_and_no_folder():
-    """As units, and as services of the compose file, whose image has these users."""
     node, vault = unit("node"), unit("vault")
     assert node["User"] != vault["User"]
     assert node["SupplementaryGroups"] == vault["Group"]
@@ -74,26 +75,48 @@ def test_node_and_vault_are_of_different_users_that_share_a_socket_and_no_folder
     assert node["InaccessiblePaths"] == [folder]
     assert not {"ReadWritePaths", "StateDirectory", "RuntimeDirectory"} & node.keys()
 
-    services = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())["services"]
-    users = {name: services[name]["user"].partition(":") for name in ("node", "vault")}
+
+@pytest.mark.parametrize("silo", SILOS)
+def test_containers_of_node_and_vault_are_of_different_users_that_share_a_socket(silo):
+    node, vault = (COMPOSE["services"][f"{silo}-{part}"] for part in ("node", "vault"))
     made = dict(re.findall(r"--uid (\d+) --gid fedpower (\w+)", CONTAINERFILE))
     (group,) = re.findall(r"groupadd --gid (\d+) fedpower", CONTAINERFILE)
-    assert {name: (made[user], of) for name, (user, _, of) in users.items()} == {
-        name: (name, group) for name in users
-    }
-    assert re.findall(r"^USER (\d+):", CONTAINERFILE, flags=re.MULTILINE)[0] in made
-    assert "install -d -o vault -g fedpower -m 0750 /socket" in CONTAINERFILE
-    assert services["vault"]["network_mode"] == "none"
-    assert not {"network_mode", "ports"} & services["node"].keys()
-    mounted = [{volume.split(":")[0] for volume in services[name]["volumes"]} for name in users]
-    assert set.intersection(*mounted) == {"socket"}
-    assert all(volume.endswith(":ro") for volume in services["node"]["volumes"] if volume[0] == ".")
-    for service in services.values():
-        check_words(service["command"])
-        assert service["user"].split(":")[0] != "0"
+    for each, name in ((node, "node"), (vault, "vault")):
+        user, _, of = each["user"].partition(":")
+        assert (made[user], of) == (name, group)
+    assert vault["network_mode"] == "none"
+    assert not {"network_mode", "ports"} & node.keys()
+    mounted = [{volume.split(":")[0] for volume in each["volumes"]} for each in (node, vault)]
+    assert set.intersection(*mounted) == {f"{silo}-socket"}
+    assert f"{silo}-kit:/kit:ro" in node["volumes"]
+    assert f"{silo}-silo:/silo:ro" in vault["volumes"]
+
+
+def test_containers_are_not_root_and_their_file_systems_are_read_only():
+    named = set()
+    for name, service in COMPOSE["services"].items():
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
-        assert service["restart"] in ("on-failure", "always")
+        if name == "example":  # makes the others' files, once
+            assert service["network_mode"] == "none"
+            continue
+        named |= {volume.split(":")[0] for volume in service["volumes"]}
+        assert service["user"].split(":")[0] != "0"
+        check_words(service["command"])
+        if name != "runner":
+            assert service["restart"] in ("on-failure", "always")
+    assert named == COMPOSE["volumes"].keys()
+    (user,) = re.findall(r"^USER (\d+):", CONTAINERFILE, flags=re.MULTILINE)
+    assert user != "0"
+
+
+def test_the_base_of_the_image_is_named_by_its_digest():
+    (base,) = re.findall(r"^ARG BASE=(.+)$", CONTAINERFILE, flags=re.MULTILINE)
+    version = re.fullmatch(r"docker\.io/library/python:(3\.\d+)\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base)
+    assert version is not None
+    assert set(re.findall(r"^FROM (\S+)", CONTAINERFILE, flags=re.MULTILINE)) == {"${BASE}"}
+    bundle = (ROOT / "scripts" / "bundle").read_text(encoding="utf-8")
+    assert f"\npython={version[1]}" in bundle, "the wheels of a bundle are for the Python of the base"
 
 
 def test_a_vault_needs_no_tls_key(tmp_path):
@@ -101,15 +124,15 @@ def test_a_vault_needs_no_tls_key(tmp_path):
     named = re.search(r"cp kits/north/tls/{([\w.,]+)} ", (EXAMPLES / "fedpower-vault.service").read_text())
     assert named is not None
     study = write_study(tmp_path)
-    make_kits(study, tmp_path / "kits")
+    make_kits(study.federation, tmp_path / "kits")
     kit, own = tmp_path / "kits" / "north", tmp_path / "vault"
     (own / "tls").mkdir(parents=True)
-    shutil.copy(kit / "study.toml", own)
+    shutil.copy(kit / "federation.toml", own)
     for name in named[1].split(","):
         assert not name.endswith(".key")
         shutil.copy(kit / "tls" / name, own / "tls")
     opened = Kit(own, "north")
-    assert opened.study.digest == study.digest
+    assert opened.federation == study.federation
     assert opened.check(with_key=False) > 0
 
 
@@ -123,20 +146,28 @@ def test_the_image_is_built_from_all_files_that_the_project_names():
     assert all(package.startswith("src/") for package in wheel["packages"])
 
 
-PAGE = (ROOT / "docs" / "operator" / "federation.md").read_text(encoding="utf-8")
-OF_A_SILO = (silo_file.Data, silo_file.Columns, silo_file._Ledger, silo_file._Agrees, silo_file._Identity)
+FIRST, APPROVE, OPERATE = (
+    (ROOT / "docs" / "operator" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("federation", "approve", "operate")
+)
+OF_A_SILO = (silo_file.Data, silo_file.Columns, silo_file._Ledger, silo_file._Approve, silo_file._Identity)
 
 
 def test_every_key_of_a_study_and_of_a_silo_is_explained():
     tables = [*study_file.TABLES.items(), *((kind.__name__.strip("_").lower(), kind) for kind in OF_A_SILO)]
     for table, kind in tables:
-        rows = [row for row in PAGE.splitlines() if row.startswith(f"| `[{table}]")]
+        rows = [row for row in OPERATE.splitlines() if row.startswith(f"| `[{table}]")]
         for key in kind.__struct_fields__:
             assert any(re.search(rf"\b{key}\b", row) for row in rows), (table, key)
 
 
-def test_every_command_that_the_page_and_the_units_name_is_there():
-    for text in (PAGE, *((EXAMPLES / f"fedpower-{name}.service").read_text() for name in UNITS)):
+def test_every_command_that_the_pages_and_the_units_name_is_there():
+    for text in (
+        FIRST,
+        APPROVE,
+        OPERATE,
+        *((EXAMPLES / f"fedpower-{name}.service").read_text() for name in UNITS),
+    ):
         named = re.findall(r"(?:`|\$ |bin/)fedpower ([a-z]+)", text)
         assert named
         assert set(named) <= set(COMMANDS)
