@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from benchmarks.data_sets import model_one
 from benchmarks.fits import fed_pca
 from benchmarks.runner import Record, Table, case, compare, having, scratch, values
 from benchmarks.speed import write_table
-from fedpower.federation.study_file import to_toml
+from fedpower.federation.kits import Kit
+from fedpower.federation.local import LocalFederation, local_federation
+from fedpower.federation.runner import Runner, open_session
+from fedpower.federation.study_file import read_study, to_toml
 
 EXACT = {"epsilon": math.inf}
 
@@ -78,6 +82,46 @@ def federation(
         notes=["Everything shares the cores of one machine; most of a run is the start of its processes."],
         more=[(title, ["way", "seconds, median"], medians)] if whole else [],
     )
+
+
+@case("operations", quick={"seconds": 0.5, "rows": 900})
+def operations(*, seconds: float = 60.0, rows: int = 100_000) -> Table:
+    """Measure an idle federation of three silos, and a study from its approval to its report."""
+    with scratch() as folder:
+        private = {"epsilon": 1.0, "delta": 1e-6}
+        content, data = _study(folder, shape=(rows, 20), silos=3, rank=4, privacy=private)
+        (folder / "study.toml").write_text(to_toml({key: each for key, each in content.items() if each}))
+        paths = {path.stem: path for path in sorted(data.glob("*.parquet"))}
+        said, place = list[Any]().append, folder / "result"
+        place.mkdir()
+        with local_federation(read_study(folder / "study.toml"), folder / "made", paths) as made:
+            with open_session(Kit(made.runner), patience=60.0) as session:
+                while len(session.status()["connected"]) < len(paths):
+                    time.sleep(0.1)
+            began = {name: _used(made, name) for name in made.processes}
+            time.sleep(seconds)
+            ended = {name: _used(made, name) for name in made.processes}
+            runner = Runner(kit=Kit(made.runner), study=made.study, patience=60.0, say=said, on_round=said)
+            start = time.perf_counter()  # a standing rule approves at once
+            runner.run(place, resume=False)
+            took = time.perf_counter() - start
+    return Table(
+        columns=["party, all its processes", "PSS, MB", "of a core"],
+        rows=[
+            [name, f"{megabytes:.0f}", f"{(busy - began[name][0]) / seconds:.2%}"]
+            for name, (busy, megabytes) in ended.items()
+        ],
+        measured={"idle": [began, ended], "seconds": took},
+        notes=[f"A study from its approval to its report: {took:.1f} s."],
+    )
+
+
+def _used(made: LocalFederation, name: str) -> tuple[float, float]:
+    """Return the processor time and the memory of a party's processes; shared pages count once."""
+    first = psutil.Process(made.processes[name].pid)
+    family = [first, *first.children(recursive=True)]
+    busy = sum(sum(one.cpu_times()[:2]) for one in family)
+    return busy, sum(one.memory_full_info().pss for one in family) / 1e6
 
 
 def _study(
