@@ -11,6 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from fedpower import FedPCA
+from fedpower.cli import main as fedpower
 from fedpower.protocol.secure import Identity
 from genotypes import people, write_bed
 
@@ -75,6 +76,20 @@ def ward(folder: Path) -> None:
         database.executemany("INSERT INTO visits VALUES (?, ?, ?, ?, ?)", rows)
 
 
+def inbox(folder: Path) -> None:
+    """Write hospitals, a study of theirs, and the kit of north with its ledger."""
+    three_hospitals(folder)
+    study, own = folder / "study.toml", folder / "kits" / "north"
+    words = ("--silos", "north,south,east", "--columns", ",".join(HEART), "-k", "2", "--epsilon", "1")
+    for command in (
+        ("study", "init", study, "--name", "heart-2026", *words),
+        ("node", "ca-init", study, "-o", folder / "kits", "--with-keys"),
+        ("ledger", "create", own / "north.ledger", "--epsilon", "3", "--delta", "1e-6"),
+    ):
+        fedpower([str(word) for word in command], standalone_mode=False)
+    (own / "silo.toml").write_text('silo = "north"\n[data]\npath = "../../north.csv"\n')
+
+
 def signed_hospitals(folder: Path) -> None:
     three_hospitals(folder)
     for name in ("south", "east"):
@@ -120,6 +135,7 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     **{f"docs/user/analyses/{name}.md": analysed for name in ANALYSES},
     "docs/user/data.md": ward,
     "docs/user/devices.md": partitioned,
+    "docs/operator/approve.md": inbox,
     "docs/operator/federation.md": three_hospitals,
     "docs/operator/ledger.md": three_hospitals,
     **{f"docs/user/{name}.md": survey for name in SURVEY},

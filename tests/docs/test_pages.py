@@ -68,11 +68,12 @@ RUN = {SHELL, PYTHON}
 NOT_RUN = {
     "it runs this test": "make test",
     "needs a GPU": "cuda",
+    "needs containers": "podman",
     "needs a PostgreSQL server": "postgresql",
     "takes minutes": "reproduce",
 }
 """By allowed reason for a block that runs nowhere: a word that such a block holds."""
-SHOWN = {"", OUTPUT, "toml", "{toctree}", "{include}"}
+SHOWN = {"", OUTPUT, "toml", "yaml", "{toctree}", "{include}"}
 """Languages of blocks that nobody runs."""
 LONGEST_S, WAIT_S = 600.0, 120.0
 """Seconds after which a command counts as hanging, however busy the machine, and a party as lost."""
@@ -127,7 +128,7 @@ def test_every_block_runs_and_gives_what_is_shown(page, tmp_path):
     printed: str | None = None
     for block in blocks(page):
         if "file" in block.remarks:
-            (tmp_path / block.remarks["file"]).write_text(block.text, encoding="utf-8")
+            write(block)
         elif block.language == OUTPUT and printed is not None:
             compare(block, block.text, printed)
         printed = None
@@ -155,6 +156,13 @@ def test_a_block_that_runs_nowhere_or_with_servers_says_why():
             reasons.add(reason)
     assert reasons == set(NOT_RUN)
     assert FIRST in SERVED
+
+
+def write(block: Block) -> None:
+    """Write the file that a page shows, in the folder of the test."""
+    path = Path(block.remarks["file"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(block.text, encoding="utf-8")
 
 
 class Parties:
@@ -187,15 +195,21 @@ class Parties:
     def start(self, words: list[str]) -> None:
         kit = Path(words[3]).name
         with Path(f"{kit}.log").open("wb") as log:
-            self.running[kit] = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+            self.running[kit] = subprocess.Popen(  # of other parties on this machine
+                [*words, "--no-health"], stdout=log, stderr=log, start_new_session=True
+            )
 
     def start_the_others(self) -> None:
         """Start the silos of which a page says "and likewise", and wait until all are connected."""
         for kit in ("north", "south", "east"):
             if kit not in self.running:
-                if not Path(f"{kit}.ledger").exists():
-                    run(f"fedpower ledger create {kit}.ledger --epsilon 3 --delta 1e-6")
-                self.start(["fedpower", "node", "start", f"kits/{kit}", f"{kit}.toml"])
+                own = Path("kits", kit)
+                if not (own / f"{kit}.ledger").exists():
+                    run(f"fedpower ledger create {own}/{kit}.ledger --epsilon 3 --delta 1e-6")
+                    text = Path(f"{kit}.toml").read_text().replace('path = "', 'path = "../../', 1)
+                    rule = "[approve]\nepsilon = 1.0\n"
+                    (own / "silo.toml").write_text(text.partition("[ledger]")[0] + rule)
+                self.start(["fedpower", "node", "start", str(own)])
         ends, status = time.monotonic() + WAIT_S, ["fedpower", "study", "status", "study.toml"]
         while True:
             reported = subprocess.run(status, check=False, capture_output=True, text=True, timeout=LONGEST_S)
@@ -215,7 +229,10 @@ class Parties:
     def lose_one(self) -> None:
         """Make the federation of the first page and lose one of its silos, which had connected."""
         for block in blocks(FIRST):
-            for command, _ in block.commands() if block.language == SHELL else ():
+            if "file" in block.remarks:
+                write(block)
+            runs = block.language == SHELL and "not run" not in block.remarks
+            for command, _ in block.commands() if runs else ():
                 if command.startswith("fedpower study status"):
                     self.start_the_others()
                     return self.stop("east")
@@ -245,6 +262,6 @@ def test_blocks_that_need_servers_give_what_is_shown(page, tmp_path):
             served.lose_one()
         for block in own:
             if "file" in block.remarks:
-                (tmp_path / block.remarks["file"]).write_text(block.text, encoding="utf-8")
+                write(block)
             elif "not run" not in block.remarks:
                 run_commands(block, served.do)
