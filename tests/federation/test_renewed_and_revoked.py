@@ -184,7 +184,7 @@ class Relay:
                 here.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             try:
                 there = socket.create_connection(("127.0.0.1", self.target))
-            except OSError:  # it does not listen just now
+            except OSError:  # what it stands for does not listen just now
                 here.close()
                 continue
             for ends in ((here, there), (there, here)):
