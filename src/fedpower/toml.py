@@ -17,8 +17,8 @@ from fedpower.exceptions import InputError
 
 _T = TypeVar("_T", bound="Part")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_ENTRY = "[...]"
-"""What stands for an entry of a list in where msgspec found a problem."""
+_PLACE = re.compile(r"\[(?:\.\.\.|\d+)\]|[^.`\[\]]+")
+"""A step on the way to where msgspec found a problem: [...] is a value of a table, [0] an entry of a list."""
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
 _MISSING = re.compile(r"Object missing required field `(.*?)`")
@@ -30,11 +30,20 @@ _KINDS = {
     "bool": "true or false",
     "array": "a list",
     "object": "a table",
+    "date": "a date",
 }
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A part of a file: unknown keys are refused, defaults are not written."""
+
+
+def as_part(content: Any, kind: type[_T], what: str) -> _T:
+    """Return content that came in another way as a structure; error messages call it ``what``."""
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        raise InputError(_explain(str(error), what, kind)) from None
 
 
 def read_toml(path: str | PathLike[str], kind: type[_T], what: str) -> _T:
@@ -56,8 +65,8 @@ def read_toml(path: str | PathLike[str], kind: type[_T], what: str) -> _T:
 def _explain(problem: str, path: object, kind: type[Part]) -> str:
     """Return msgspec's message as one sentence that names table and key, and quotes no value."""
     problem, _, place = problem.partition(" - at `$.")
-    path_to = re.findall(r"\[\.\.\.\]|[^.`\[\]]+", place)
-    keys = [key for key in path_to if key != _ENTRY]
+    path_to = _PLACE.findall(place)
+    keys = [key for key in path_to if not key.startswith("[")]
     if match := _UNKNOWN.match(problem):
         key, known = match[1], _type_at(kind, path_to).__struct_encode_fields__
         close = difflib.get_close_matches(key, known, 1)
@@ -65,10 +74,16 @@ def _explain(problem: str, path: object, kind: type[Part]) -> str:
         return f"{_table(keys, path)} must have known keys only, got {key!r}; {hint}"
     if match := _MISSING.match(problem):
         return f"{_table(keys, path)} must have {match[1]!r}, got none"
-    name = f"{keys[-1]} in {_table(keys[:-1], path)}"
+    name = f"{keys[-1]} in {_table(keys[:-1], path)}" if keys else str(path)
     if match := _TYPE.match(problem):
-        wanted, given = (" or ".join(_KINDS.get(k, k) for k in part.split(" | ")) for part in match.groups())
-        wanted = f"a list whose entries are {wanted}" if path_to[-1] == _ENTRY else wanted
+        wanted, given = (
+            " or ".join(_KINDS.get(kind, kind) for kind in part.split(" | ") if kind != "null")
+            for part in match.groups()
+        )
+        if path_to[-1:] == ["[...]"]:
+            wanted = f"a table whose values are {wanted}"
+        elif path_to and path_to[-1].startswith("["):
+            wanted = f"a list whose entries are {wanted}"
         return f"{name} must be {wanted}, got {given}"
     choices = ", ".join(map(repr, get_args(_type_at(kind, path_to))))
     return f"{name} must be one of {choices}, got {problem.removeprefix('Invalid enum value ')}"
@@ -81,8 +96,8 @@ def _table(keys: list[str], path: object) -> str:
 def _type_at(kind: Any, path_to: list[str]) -> Any:
     """Return the type of a key, of which a table that may be missing is the first in a union."""
     for key in path_to:
-        if key == _ENTRY:
-            kind = get_args(kind)[-1]
+        if key.startswith("["):
+            kind = get_args(kind)[-1 if key == "[...]" else 0]
             continue
         kind = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}[key]
         kind = get_args(kind)[0] if isinstance(kind, UnionType) else kind

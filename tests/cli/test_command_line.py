@@ -77,7 +77,7 @@ def test_help_of_a_fit_lists_what_most_people_need_and_help_all_the_rest():
 
 
 def test_options_may_stand_in_a_file_and_those_of_the_line_come_first(here):
-    lists = 'columns = ["bmi", "sbp", "hdl"]\ndrop = ["hdl"]\n'
+    lists = 'columns = ["bmi", "sbp", "hdl"]\ndrop = "hdl"\n'
     Path("fit.toml").write_text(f"k = 1\nepsilon = inf\n{lists}no-center = true\nrow-norm = 3\n")
     succeed("fit", "north.csv", "--config", "fit.toml", "-k", 2, "--columns", "bmi,sbp", "-o", "out")
     record = load("out").run

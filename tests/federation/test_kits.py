@@ -254,6 +254,7 @@ def test_a_certificate_is_warned_about_from_30_days_on(authority, tmp_path):
         kit = tmp_path / f"{days}"
         signed_kit(authority, "north", kit, days=days)
         told = certificates.warnings(kit / TLS)
+        assert all("request --renew" in sentence for sentence in told)
         assert len(told) == len(words)
         assert all(word in sentence for word, sentence in zip(words, told, strict=True))
         authority.signed("north").unlink()

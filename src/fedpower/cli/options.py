@@ -164,6 +164,7 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) 
         param = known[key]
         joined = isinstance(value, list) and not param.multiple
         given = ",".join(f'"{item}"' for item in value) if joined else value
+        given = [given] if param.multiple and not isinstance(given, list) else given
         defaults[str(param.name)] = not given if f"--{key}" in param.secondary_opts else given
     ctx.default_map = defaults
 

@@ -80,7 +80,7 @@ def pair_fits(tls: Path) -> bool:
 
 def warning(certificate: x509.Certificate, party: str, revoked: frozenset[int] = frozenset()) -> str | None:
     """Return what a party must know about a certificate; nothing while it is good for long enough."""
-    is_authority = certificate.issuer == certificate.subject
+    is_authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     left, how = days_left(certificate), "ca-init" if is_authority else "request --renew"
     if certificate.serial_number in revoked:
         state = "is revoked"
