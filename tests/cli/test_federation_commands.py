@@ -243,7 +243,9 @@ def test_an_operator_names_one_study_of_those_that_wait(place):
     for words, said in (
         ((), "STUDY must be given where several wait, got none of these 2"),
         (("lungs",), "the name or hash of one study in the silo's inbox, got 'lungs'"),
-        (("heart", "--yes"), f"got 'heart', which several have: {second[:12]}, {first[:12]}"),
+        (("heart",), f"got 'heart', which several have: {second[:12]}, {first[:12]}"),
+        (("--yes",), "--yes must go with the file of a study or all 64 digits of its hash"),
+        ((first[:12], "--yes"), "--yes must go with the file of a study or all 64 digits of its hash"),
     ):
         refused = run(*APPROVE[:3], *words, *APPROVE[4:])
         assert refused.exit_code == 2
@@ -253,8 +255,18 @@ def test_an_operator_names_one_study_of_those_that_wait(place):
         ["heart", second[:12], "0.5"],
         ["heart", first[:12], "1"],
     ]
-    succeed(*APPROVE[:3], first[:12], *APPROVE[4:], "--yes")
+    assert first in run(*APPROVE[:3], first[:12], *APPROVE[4:], input="n\n").stdout
+    succeed(*APPROVE[:3], first, *APPROVE[4:], "--yes")
     assert [one.study for one in decisions()] == [first]
+
+
+def test_a_study_cannot_take_the_beginning_of_another_s_hash_as_its_name(place):
+    agreed = read_study(Path("study.toml")).digest
+    change_study(('name = "heart"', f'name = "{agreed[:12]}"'))
+    succeed(*APPROVE, "--json")
+    refused = run(*APPROVE[:3], agreed[:12], *APPROVE[4:])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"got '{agreed[:12]}'" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -285,7 +297,8 @@ def test_the_screen_has_room_for_rules_and_many_columns(place):
         )
     )
     said = run(*APPROVE, input="n\n").stdout
-    assert "drug59, 40 more: a number, missing cells as 0" in re.sub(r"\s+", " ", said)
+    assert f"{', '.join(names)}: a number, missing cells as 0" in re.sub(r"\s+", " ", said)
+    assert "Not all names fit" not in said
 
 
 def test_a_study_that_a_silo_could_not_answer_can_be_refused_but_not_approved(place):
@@ -417,6 +430,7 @@ node start | Missing argument
 node start kits/north | rows.parquet
 node start kits/north north.toml --part vault | --part and --socket must be given together
 node start kits/north --health 8003 | must be HOST:PORT, such as 127.0.0.1:8003
+node start kits/north --part vault --socket v --health localhost:1 | the vault has no network
 node start kits/north --part runner --socket vault.socket | 'runner' is not one of 'vault', 'node'
 node start kits/runner --part node --socket vault.socket | must be the kit of a silo, got that of 'runner'
 node start . north.toml | must be a kit
@@ -537,7 +551,7 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here, monkeypa
         succeed(*reported.split()[2:])
     shown = json.loads(succeed("node", "approve", "kits/north", "study.toml", "--json").stdout)
     assert shown["affordable"] is True
-    assert "No study" not in succeed("node", "approve", "kits/north", "--yes").stdout
+    assert "No study" not in succeed("node", "approve", "kits/north", shown["study"], "--yes").stdout
     started: list[Any] = []
     monkeypatch.setattr(  # what it would start is looked at in place of being started
         vault, "run_silo", lambda made, settings, own, *, say: started.append(settings.kit) or 0

@@ -19,6 +19,7 @@ from grounds import GROUNDS, three_hospitals
 from pages import OUTPUT, PAGES, PYTHON, ROOT, SHELL, Block, blocks
 
 from fedpower.federation.local import free_port
+from fedpower.federation.study_file import read_study
 
 _NUMBER = r"[+-]?\d[\d.,:e+-]*"
 _HASH = r"\b(?=[a-f]*\d)[0-9a-f]{12,}\b"
@@ -207,7 +208,7 @@ class Parties:
                 if not (own / f"{kit}.ledger").exists():
                     run(f"fedpower ledger create {own}/{kit}.ledger --epsilon 3 --delta 1e-6")
                     text = Path(f"{kit}.toml").read_text().replace('path = "', 'path = "../../', 1)
-                    rule = "[approve]\nepsilon = 1.0\n"
+                    rule = f'[approve]\nstudy = "{read_study(Path("study.toml")).digest}"\n'
                     (own / "silo.toml").write_text(text.partition("[ledger]")[0] + rule)
                 self.start(["fedpower", "node", "start", str(own)])
         ends, status = time.monotonic() + WAIT_S, ["fedpower", "study", "status", "study.toml"]

@@ -12,7 +12,7 @@ from fedpower.federation.runner import CoordinatorLostError
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.messages import Standing
 
-HOSTILE = "<img src=x onerror=alert(1)> \x1b[2J"
+HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def standings(**changes: tuple[str, str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from studies import CONTENT, RUN, SIZES, kit_of, write_study
@@ -26,7 +27,7 @@ from fedpower.federation.federation_file import COORDINATOR, RUNNER, VIEWERS
 from fedpower.federation.kits import Kit
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY
 from fedpower.federation.runner import LAST_RUNS, CoordinatorLostError, CoordinatorSession, Runner
-from fedpower.federation.study_file import StudyFile, to_toml
+from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.coordinator import Round, Unreadable
 from fedpower.protocol.messages import Message, Propose, Refusal, Standing, decode, encode
 
@@ -202,7 +203,8 @@ def service(kits: dict[str, Kit], tmp_path: Path) -> CoordinatorService:
 
 
 def call(service: CoordinatorService, content: bytes | dict[str, Any]) -> tuple[Any, bytes]:
-    service._answer_call(RUNNER, 7, content if isinstance(content, bytes) else json.dumps(content).encode())
+    packed = content if isinstance(content, bytes) else msgspec.msgpack.encode(content)
+    service._answer_call(RUNNER, 7, packed)
     peer, kind, number, reply = service.links.sent.pop()  # type: ignore[attr-defined]
     assert (peer, kind, number) == (RUNNER, REPLY, 7)
     head, _, more = reply.partition(b"\n")
@@ -210,8 +212,8 @@ def call(service: CoordinatorService, content: bytes | dict[str, Any]) -> tuple[
 
 
 CALLS = (
-    b"", b"no json", b"\xff\xfe\x00", b"[]", b"null", b"{}", b'{"do": "shutdown"}', b'{"do": "_fetch"}',
-    b'{"do": ["status"]}', b"[" * 100_000,
+    b"", b"no call", b"\xc1\xfe\x00", b"\x91" * 100_000,
+    *map(msgspec.msgpack.encode, ([], None, {}, {"do": "shutdown"}, {"do": "_fetch"}, {"do": ["status"]})),
 )  # fmt: skip
 BAD_IDS: list[Any] = [
     None, 7, "", "0" * 15, "0" * 17, "0" * 15 + "G", "../../../../etc", "0123456789abcde/",
@@ -275,10 +277,8 @@ def test_a_result_is_listed_and_sent_in_pieces_and_nothing_else_is(service, monk
 def test_a_run_is_started_again_after_its_end_and_not_twice_and_gives_way_to_another(service, monkeypatch):
     """The silo that is connected says nothing, and is waited for; none is, once the runner goes on."""
 
-    text = to_toml(CONTENT)
-
     def start(run: str) -> Any:
-        assert call(service, {"do": "start", "run": run, "study": text})[0] == {"run": run}
+        assert call(service, {"do": "start", "run": run, "content": CONTENT})[0] == {"run": run}
         return service._run
 
     first = start(RUN)
@@ -371,18 +371,21 @@ def test_a_study_of_other_parties_or_of_too_large_messages_is_not_begun(service,
         ({**CONTENT, "silos": {"names": ["west"]}}, "must be among those of federation 'heart-2026'"),
         ({"name": "heart"}, "must have 'columns'"),
     ):
-        reply, _ = call(service, {"do": "start", "run": RUN, "study": to_toml(content)})
+        reply, _ = call(service, {"do": "start", "run": RUN, "content": content})
         assert problem in reply["error"]
     monkeypatch.setattr(serving, "MOST_BYTES", 1000)
-    reply, _ = call(service, {"do": "start", "run": "1" * 16, "study": to_toml(CONTENT)})
-    assert "messages of a study must have at most 1 kB, got 66.1 kB" in reply["error"]
-    assert not list((service.kit.folder / "runs").iterdir())
+    reply, _ = call(service, {"do": "start", "run": "1" * 16, "content": CONTENT})
+    assert "messages of the study must have at most 1 kB, got 66.1 kB" in reply["error"]
+    monkeypatch.setattr(serving, "MOST_HEADER_BYTES", 200)
+    reply, _ = call(service, {"do": "start", "run": "1" * 16, "content": CONTENT})
+    assert "the study must have at most 100 B" in reply["error"]
+    assert not (service.kit.folder / "runs").exists()
 
 
 def test_the_folders_of_the_last_runs_are_kept(service, monkeypatch):
     monkeypatch.setattr(serving, "KEPT_RUNS", 2)
     for digit in "1234":
-        call(service, {"do": "start", "run": digit * 16, "study": to_toml(CONTENT)})
+        call(service, {"do": "start", "run": digit * 16, "content": CONTENT})
     service._run.stop()
     assert {path.name for path in (service.kit.folder / "runs").iterdir()} == {"3" * 16, "4" * 16}
 
@@ -518,7 +521,7 @@ class Answering:
         self.calls: list[dict[str, Any]] = []
 
     def send(self, peer: str, kind: str, number: int, content: bytes) -> bool:
-        self.calls.append(json.loads(content))
+        self.calls.append(msgspec.msgpack.decode(content))
         if self._replies:
             self.into.put((number - self._late, self._replies.pop(0)))
         return True
@@ -536,6 +539,11 @@ def test_a_reply_that_is_none_or_an_error_is_reported_in_a_sentence_that_steers_
     with pytest.raises(ProtocolError, match="a run must") as refused:
         links.session().status()
     assert "\x1b" not in str(refused.value)
+    odd = {"run": {"reason": "a\x1b[2J", "rounds": [{"kind": "b\n", "silent\r": ["c\u202e", 1.5]}]}}
+    status = Answering(json.dumps(odd).encode() + b"\n").session().status()
+    assert status == {
+        "run": {"reason": "a\ufffd[2J", "rounds": [{"kind": "b\ufffd", "silent\ufffd": ["c\ufffd", 1.5]}]}
+    }
     for reply in (b"", b"[1]\n", b"\xff\xfe\n"):
         with pytest.raises(ProtocolError, match="must run fedpower, got something else"):
             Answering(reply).session().status()

@@ -142,6 +142,10 @@ def test_a_coordinator_is_ready_without_silos_and_has_no_budget(served):
 
 def test_nothing_but_the_three_addresses_can_be_read(served):
     assert served.ask("/")[0] == served.ask("/metrics/../healthz")[0] == 404
+    with served.send(b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n") as stream:
+        assert stream.recv(1000).startswith(b"HTTP/1.0 403"), (
+            "a page may have made this machine its own address"
+        )
     for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS"):
         assert served.ask("/metrics", method, body=b"x" * 100)[0] == 501, method
 
@@ -160,7 +164,9 @@ def test_a_request_that_is_too_long_or_never_ends_gets_no_answer(served, content
 
 
 def test_a_body_is_not_read(served):
-    with served.send(b"GET /healthz HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n", b"x" * 100) as stream:
+    with served.send(
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n", b"x" * 100
+    ) as stream:
         assert stream.recv(1000).startswith(b"HTTP/1.0 200")
 
 

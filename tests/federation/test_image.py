@@ -139,9 +139,10 @@ class Compose:
         """Run a study that north's operator approves, and others by their standing rules."""
         running = self.start("runner", "study", "run", name, "-o", result)
         ends = time.monotonic() + WAIT_S
-        while json.loads(self.run("north-vault", "node", "approve", "/silo", "--yes", "--json")) is None:
+        while (waiting := json.loads(self.run("north-vault", "node", "approve", "/silo", "--json"))) is None:
             waits = running.poll() is None and time.monotonic() < ends
             assert waits, self.log("runner").read_text()
+        self.run("north-vault", "node", "approve", "/silo", waiting["study"], "--yes")
         assert running.wait(WAIT_S) == 0, self.log("runner").read_text()
         assert (self.volumes / "runner" / result / "report.html").is_file()
 
@@ -198,6 +199,7 @@ def test_a_federation_runs_in_the_image_and_outlives_it(compose):
     assert compose.spent() == spent
     work = compose.volumes / "runner"
     (work / "next.toml").write_text((work / "study.toml").read_text().replace('"survey"', '"survey-2"'))
+    compose.run("runner", "study", "sign", "next.toml", "committee.pem")
     compose.study("next.toml", "result-2")
     assert all(after > before for after, before in zip(compose.spent(), spent, strict=True))
 

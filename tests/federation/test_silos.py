@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import shlex
+import shutil
 import sqlite3
 import struct
 import tempfile
@@ -44,10 +45,10 @@ from fedpower.exceptions import BudgetError, FedpowerError, InputError, LedgerEr
 from fedpower.federation import inbox as inbox_module
 from fedpower.federation import vault as vault_module
 from fedpower.federation.coordinator import StudyRun
-from fedpower.federation.inbox import check_decisions, message_to_sign
+from fedpower.federation.inbox import Inbox, check_decisions, message_to_sign
 from fedpower.federation.isolation import available, separation
 from fedpower.federation.silo_file import Data, open_silo, read_silo
-from fedpower.federation.study_file import StudyFile, to_toml
+from fedpower.federation.study_file import StudyFile
 from fedpower.federation.vault import Vault, VaultStatus, node_settings, open_vault, run_silo
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import (
@@ -73,6 +74,7 @@ from fedpower.protocol.study import worst_epsilon
 NORTH = 'silo = "north"\n'
 DATA = '[data]\npath = "rows.csv"\n'
 LEDGER = '[ledger]\npath = "north.ledger"\n'
+SIGNED = f'signed_by = ["{KEYS["south"].public}"]'
 WRONG = (
     (DATA, "must have 'silo', got none"),
     (NORTH, "must have 'data', got none"),
@@ -81,13 +83,25 @@ WRONG = (
     (f'{NORTH}{DATA}extra_columns = "keep"', "one of 'refuse', 'drop', got 'keep'"),
     (f'{NORTH}{DATA}password = "x"', "got 'password'; did you mean 'password_"),
     (f'{NORTH}{DATA}[ledger]\npath="l"\nepsilon = 1', "or neither, got one"),
-    (f"{NORTH}{DATA}{LEDGER}[approve]\nepsilon = nan", "above 0, got nan"),
-    (f"{NORTH}{DATA}{LEDGER}[approve]\nmin_silos = 2", "must have epsilon, .* or study, its hash"),
+    (f"{NORTH}{DATA}{LEDGER}[approve]\n{SIGNED}\nepsilon = nan", "above 0, got nan"),
+    (f"{NORTH}{DATA}{LEDGER}[approve]\n{SIGNED}", "must have study, .* or both epsilon and signed_by"),
+    (f"{NORTH}{DATA}{LEDGER}[approve]\nepsilon = 1.0", "who can propose must not choose what is approved"),
     (
         f'{NORTH}{DATA}{LEDGER}[approve]\nstudy = "{12 * "0"}"',
         "study in .* must be 64 digits, got '000000000000'",
     ),
-    (f"{NORTH}{DATA}{LEDGER}[approve]\nepsilon = 1\nuntil = 3", "until in .* must be"),
+    (
+        f"{NORTH}{DATA}{LEDGER}[approve]\nepsilon = 1\nuntil = 3",
+        "until in .* must be a date, got a whole number",
+    ),
+    (
+        f"{NORTH}{DATA}[columns]\nrename = {{a = 1}}",
+        "rename in .* must be a table whose values are text in quo",
+    ),
+    (
+        f"{NORTH}{DATA}{LEDGER}[approve]\nsigned_by = [1]",
+        "signed_by in .* must be a list whose entries are text",
+    ),
     (
         f'{NORTH}[data]\nquery = "SELECT 1"\ndatabase = "sqlite:///a"\nseparator = ";"',
         "must be a path or a query, got separator with query",
@@ -107,34 +121,61 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path):
         assert "\n" not in str(refused.value)
 
 
-def objections(folder: Path, rules: str, study: StudyFile, signed_by: tuple[str, ...] = ()) -> list[str]:
-    return list(write_silo(folder, more=f"[approve]\n{rules}").objections(study, signed_by))
+def objections(folder: Path, rules: str, study: StudyFile, delta: float = 1e-6) -> list[str]:
+    """Return what speaks against a study that south has signed, under rules that ask for it."""
+    rules = rules if rules.startswith("study") else f"{SIGNED}\n{rules}"
+    own = write_silo(folder, more=f"[approve]\n{rules}")
+    return list(own.objections(study, (KEYS["south"].public,), delta))
 
 
 def test_standing_rules_approve_what_meets_all_of_them(tmp_path):
     study = write_study(tmp_path, rounds={"min_silos": 2})
-    key, far = KEYS["south"].public, f"{date.today() + timedelta(days=2)}"
+    far = f"{date.today() + timedelta(days=2)}"
     own = ", ".join(f'"{name}"' for name in COLUMNS)
     for rules in (
         "epsilon = 1.0",
         f'study = "{study.digest}"',
-        f"epsilon = 1.0\ndelta = 1e-6\nmin_silos = 2\ncolumns = [{own}]\nuntil = {far}",
-        f'epsilon = 2.0\nsigned_by = ["{key}"]',
+        f"epsilon = 1.0\nmin_silos = 2\ncolumns = [{own}]\nuntil = {far}",
     ):
-        assert objections(tmp_path, rules, study, (key,)) == []
+        assert objections(tmp_path, rules, study) == []
     exact = write_study(tmp_path, privacy=EXACT)
     assert objections(tmp_path, "epsilon = inf", exact) == []
     for rules, given, sentence in (
-        ("epsilon = 0.9", study, "it can spend epsilon 1, and the rules allow 0.9"),
-        ("epsilon = 1.0\ndelta = 1e-7", study, "its delta is 1e-06, and the rules allow 1e-07"),
+        ("epsilon = 0.9", study, "it can spend epsilon 1 at delta 1e-06, and the rules allow 0.9"),
         ("epsilon = 1.0\nmin_silos = 3", study, "it goes on with 2 silos, and the rules need 3"),
-        ("epsilon = 5.0", exact, "it can spend epsilon inf, and the rules allow 5"),
+        ("epsilon = 5.0", exact, "it can spend epsilon inf at delta 1e-06, and the rules allow 5"),
         ('epsilon = 1.0\ncolumns = ["age", "bmi"]', study, "the rules have no column 'sbp'"),
-        (f'epsilon = 1.0\nsigned_by = ["{key}"]', study, "it is not signed by all that the rules name"),
         ("epsilon = 1.0\nuntil = 2020-01-01", study, "the rules ended on 2020-01-01"),
     ):
         assert objections(tmp_path, rules, given) == [sentence]
-    assert list(write_silo(tmp_path).objections(study, ())) == ["there are no standing rules"]
+    unsigned = write_silo(tmp_path, more=f"[approve]\n{SIGNED}\nepsilon = 1.0").objections(study, (), 1e-6)
+    assert list(unsigned) == ["it is not signed by all that the rules name"]
+    assert list(write_silo(tmp_path).objections(study, (), 1e-6)) == ["there are no standing rules"]
+
+
+def test_standing_rules_compare_prices_at_the_ledger_s_delta(tmp_path):
+    """A large delta of the study would make a large loss look like a small epsilon."""
+    study = write_study(tmp_path, privacy={"epsilon": 0.01, "delta": 0.1})
+    (problem,) = objections(tmp_path, "epsilon = 0.5", study)
+    assert problem.startswith("it can spend epsilon 1.118 at delta 1e-06")
+    assert objections(tmp_path, "epsilon = 0.5", study, delta=0.1) == []
+
+
+def test_standing_rules_count_the_column_of_persons_as_one_of_the_study_s(tmp_path):
+    study = write_study(tmp_path, rows={"unit": "patient"})
+    own = ", ".join(f'"{name}"' for name in COLUMNS)
+    assert objections(tmp_path, f"epsilon = 1.0\ncolumns = [{own}]", study) == [
+        "the rules have no column 'patient'"
+    ]
+    assert objections(tmp_path, f'epsilon = 1.0\ncolumns = [{own}, "patient"]', study) == []
+
+
+def test_a_column_that_a_silo_drops_does_not_identify_persons_either(tmp_path):
+    study = write_study(tmp_path, rows={"unit": "hiv"})
+    write_silo(tmp_path)
+    write_rows(tmp_path / "north.csv", np.ones((9, 6)), (*COLUMNS, "hiv"))
+    change_own_file(tmp_path, "[data]", '[data]\ndrop = ["hiv"]')
+    assert_refused_untouched(study, tmp_path, r"must not drop the column of persons, got 'hiv'")
 
 
 def test_a_rule_for_one_study_takes_its_whole_hash(tmp_path):
@@ -150,7 +191,7 @@ def test_a_rule_for_one_study_takes_its_whole_hash(tmp_path):
         with pytest.raises(InputError, match="must be 64 digits"):
             objections(tmp_path, f'study = "{shortened}"', study)
     with pytest.raises(InputError, match=r"signed_by in \[approve\] of .* must be 64 digits, got '9f2c'"):
-        objections(tmp_path, 'epsilon = 1.0\nsigned_by = ["9f2c"]', study)
+        read_silo(write_silo(tmp_path, more='[approve]\nepsilon = 1.0\nsigned_by = ["9f2c"]').path)
 
 
 def test_standing_rules_count_what_all_attempts_at_a_secure_sum_can_spend(tmp_path):
@@ -383,7 +424,7 @@ def vault(study: StudyFile, tmp_path: Path) -> Iterator[Vault]:
 
 def standing(vault: Vault, study: StudyFile, **signatures: str) -> str:
     """Return where a study stands once it was proposed."""
-    body = Propose(text=to_toml(study.content), signatures=signatures)
+    body = Propose(content=study.content, signatures=signatures)
     said = decode(vault.answer(encode(question(study, body)))).body
     assert isinstance(said, Standing)
     return said.state if not said.reason else f"{said.state}: {said.reason}"
@@ -430,7 +471,7 @@ def test_nothing_is_answered_before_the_operator_approves_and_after_a_refusal(va
             reason="a study must be approved by this silo's operator before it is answered"
         )
     assert standing(vault, study) == "waiting"
-    assert vault.status.waiting == ("heart-2026",)
+    assert vault.status.n_waiting == 1
     assert (charged(vault), vault._silo) == (0, None), "no row was read"
     made = vault.inbox.decide(study, approved=True)
     assert is_signed(bytes.fromhex(KEYS["north"].public), bytes.fromhex(made.signature), made.signed)
@@ -438,7 +479,7 @@ def test_nothing_is_answered_before_the_operator_approves_and_after_a_refusal(va
     check_decisions(vault._ledger)
     assert standing(vault, study) == "approved"
     assert isinstance(decode(vault.answer(ask)).body, QueryAnswer)
-    assert (charged(vault), vault.status.waiting) == (1, ())
+    assert (charged(vault), vault.status.n_waiting) == (1, 0)
     vault.inbox.decide(study, approved=False, reason="the ethics board asks for more time")
     assert standing(vault, study) == "refused: the ethics board asks for more time"
     assert isinstance(decode(vault.answer(ask)).body, Refusal)
@@ -471,10 +512,38 @@ def test_a_standing_rule_approves_and_says_so_in_the_ledger(study, tmp_path):
         assert (decision.by, decision.study, decision.epsilon) == ("rule", study.digest, 1.0)
 
 
+def test_rows_that_do_not_fit_a_study_look_like_a_study_that_waits_and_stop_all_rules(
+    study, tmp_path, caplog
+):
+    """Else rules that fit some rows and not others would answer questions about rows, at no cost."""
+    more = f"[approve]\nepsilon = 1.0\n{SIGNED}"
+
+    def asked(vault: Vault, epsilon: float) -> str:
+        given = read_study_with(study, epsilon=epsilon)
+        signer = KEYS["south"]
+        return standing(vault, given, **{signer.public: signer.sign(message_to_sign(given)).hex()})
+
+    with open_vault(study.federation, write_silo(tmp_path, more=more)) as vault:
+        assert asked(vault, 0.5).startswith("approved")
+        good = silo_rows("north")
+        change_rows(tmp_path, moved_cell(np.nan))
+        with caplog.at_level(logging.ERROR):
+            assert asked(vault, 0.25) == "waiting"
+        assert "no rule approves any study until you decide about heart-2026" in caplog.text
+        change_rows(tmp_path, good)
+        assert asked(vault, 0.25) == "waiting"
+        assert asked(vault, 0.75) == "waiting", "no other study is approved either"
+        why = next(vault.inbox.objections(read_study_with(study, epsilon=0.75)))
+        assert why.startswith("they wait until you decide about study heart-2026")
+        vault.inbox.decide(read_study_with(study, epsilon=0.25), approved=False, reason="a gap in our rows")
+        assert asked(vault, 0.75).startswith("approved")
+        assert asked(vault, 0.25).startswith("refused")
+
+
 def test_what_is_no_study_of_this_federation_is_not_kept_and_an_inbox_has_an_end(vault, study, monkeypatch):
-    content = encode(question(study, Propose(text="a study")))
-    body = decode(vault.answer(content)).body
-    assert body == Standing(state="unable", reason=NOT_YOURS)
+    for content in ({}, {"name": "a study"}, study.content | {"rules": {"\x1b[2J": "number"}}):
+        body = decode(vault.answer(encode(question(study, Propose(content=content))))).body
+        assert body == Standing(state="unable", reason=NOT_YOURS)
     other = read_study_with(study, port=9)
     assert standing(vault, other).startswith("unable")
     with tempfile.TemporaryDirectory() as folder:
@@ -483,13 +552,55 @@ def test_what_is_no_study_of_this_federation_is_not_kept_and_an_inbox_has_an_end
     assert vault.inbox.study(study.digest).port == study.port
     assert {path.stem for path in vault.inbox.folder.iterdir()} == {study.digest}
     monkeypatch.setattr(inbox_module, "MOST_WAITING", 1)
-    assert standing(vault, read_study_with(study, epsilon=0.25)) == (
-        "unable: a silo must have at most 1 studies that wait, got one more"
-    )
-    vault.inbox.decide(study, approved=False, reason="not this year")
-    monkeypatch.setattr(inbox_module, "_KEPT", 0)
+    monkeypatch.setattr(inbox_module, "_MOST_DECIDED", 1)
     assert standing(vault, read_study_with(study, epsilon=0.25)) == "waiting"
     assert [one.options.epsilon for one in vault.inbox.waiting()] == [0.25]
+    assert standing(vault, study) == "waiting"
+    assert [one.options.epsilon for one in vault.inbox.waiting()] == [1.0], "the oldest made room"
+    for epsilon in (0.5, 0.75):
+        decided = read_study_with(study, epsilon=epsilon)
+        assert standing(vault, decided) == "waiting"
+        vault.inbox.decide(decided, approved=False, reason="not this year")
+    assert standing(vault, study) == "waiting"
+    assert len(list(vault.inbox.folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("epsilon", [1e-300, 1e9])
+def test_a_study_without_a_price_does_not_reach_the_inbox(vault, study, epsilon):
+    content = copy.deepcopy(study.content)
+    content["privacy"]["epsilon"] = epsilon
+    answer = decode(vault.answer(encode(question(study, Propose(content=content)))))
+    assert answer.body == Standing(state="unable", reason=NOT_YOURS)
+    assert vault.status.n_waiting == 1
+
+
+def test_a_study_keeps_the_signatures_that_it_had_when_it_is_proposed_without_them(vault, study):
+    signer = Identity.new()
+    signed = {signer.public: signer.sign(message_to_sign(study)).hex()}
+    assert standing(vault, study, **signed) == "waiting"
+    assert standing(vault, study) == "waiting"
+    assert vault.inbox.signatures(study) == signed
+
+
+def test_a_decision_counts_only_with_this_silo_s_signature(vault, study):
+    """Who can write the ledger, but has not the key, can add a decision and not make it count."""
+    vault.inbox.decide(study, approved=False, reason="not this year")
+    forger, (made,) = Identity.new(), vault._ledger.decisions()
+    forged = structs.replace(made, approved=True, reason="", key=forger.public)
+    for signature in (forger.sign(forged.signed).hex(), "00", made.signature):
+        vault._ledger.decide(structs.replace(forged, signature=signature))
+        assert standing(vault, study) == "refused: not this year"
+    assert isinstance(decode(vault.answer(encode(question(study)))).body, Refusal)
+
+
+def test_questions_that_are_not_approved_do_not_fill_the_log(vault, study):
+    before = vault._ledger.log_head.lines
+    for place in range(9):
+        vault.answer(encode(question(study, Enrol(), run=f"{place}")))
+    assert vault._ledger.log_head.lines == before + 1
+    long = question(study, Enrol(), run="r" * 10_000)
+    assert vault.answer(encode(long)) == b""
+    assert vault._ledger.log_head.lines == before + 1
 
 
 def test_rows_that_cannot_be_read_are_for_the_operator_alone(vault, study, tmp_path, caplog):
@@ -512,7 +623,7 @@ def test_a_question_is_answered_as_the_silo_does_and_what_is_none_gets_an_empty_
         answer = asked(stream, content)
         status = msgspec.json.decode(asked(stream, b""), type=VaultStatus)
     spent, left = status.epsilon_spent, status.epsilon_left
-    assert status == VaultStatus(silo="north", epsilon_spent=spent, epsilon_left=left, waiting=(), round=0)
+    assert status == VaultStatus(silo="north", epsilon_spent=spent, epsilon_left=left, n_waiting=0, round=0)
     assert 0 < status.epsilon_left < 2
     assert caplog.text.count("refused a message that is not a question") == len(spoilt)
     assert vault._silo is not None
@@ -606,9 +717,12 @@ def test_parts_that_are_links_to_files_elsewhere_are_secrets_too(tmp_path):
 def test_a_vault_survives_what_it_did_not_foresee(vault, study, caplog):
     """A study that a later version cannot read, an inbox that another user made unreadable."""
     vault.inbox.decide(study, approved=True)
-    (vault.inbox.folder / f"{64 * '0'}.toml").write_text('name = "of an earlier version"\n')
-    assert vault.status.waiting == ()
-    place = vault.inbox.folder / f"{study.digest}.toml"
+    for name in (64 * "0", 64 * "1"):
+        shutil.copy(vault.inbox.folder / f"{study.digest}.study", vault.inbox.folder / f"{name}.study")
+    (vault.inbox.folder / f"{64 * '0'}.study").write_bytes(b"of an earlier version")
+    Inbox(study.federation, vault._own, vault._ledger)
+    assert vault.status.n_waiting == 0
+    place = vault.inbox.folder / f"{study.digest}.study"
     place.unlink()
     place.mkdir()
     with caplog.at_level(logging.ERROR):

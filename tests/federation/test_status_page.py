@@ -31,7 +31,6 @@ from sample_results import sample
 
 NOBODY = {"connect": [], "approve": [], "answer": []}
 FEW = {"east": ("absent", ""), "south": ("waiting", "")}
-SHOWN = HOSTILE.replace("\x1b", "\N{REPLACEMENT CHARACTER}")
 REFUSED = standings(south=("refused", HOSTILE))
 
 
@@ -78,7 +77,7 @@ def facts_of(study: StudyFile, run: dict[str, Any] | None, **status: Any) -> dic
             {"done": False, "reason": HOSTILE, "approved": False, "standings": standings(**FEW)},
             {},
             "bad",
-            f"The run ended without a result: {SHOWN}.",
+            f"The run ended without a result: {HOSTILE}.",
         ),
     ],
 )
@@ -98,7 +97,7 @@ def test_of_each_silo_the_status_says_what_it_decided_and_answered(study):
     assert headings == ["silo", "connected", "approval", "this round"]
     assert rows == [
         ["north", "yes", "approved", "answered"],
-        ["south", "yes", f"refused: {SHOWN}", "refused"],
+        ["south", "yes", f"refused: {HOSTILE}", "refused"],
         ["east", "no", "approved", "waiting"],
     ]
     between = in_words(facts_of(study, run_state(study, rounds=[closed_round(0, "east")])))

@@ -20,6 +20,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a column twice": ({"columns": {"names": ["a", "a"]}}, "different names, got 'a'; it occurs twice"),
     "components of too many": ({"components": {"n_components": 6}}, "from 1 to .*5, a fraction"),
     "no epsilon": ({"privacy": {"epsilon": None}}, "must have 'epsilon', got none"),
+    "a price of nothing": ({"privacy": {"epsilon": 1e-300}}, "epsilon must be from 0.0001 to 60"),
     "no delta": ({"privacy": {"delta": None}}, "delta must be in the study"),
     "no bound": (
         {"rows": {"row_norm": None}, "columns": {"scale": [1.0] * 5}},

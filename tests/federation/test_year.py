@@ -40,10 +40,12 @@ class Consortium:
         (folder / "federation.toml").write_text(self.federation.to_toml())
         self.do("node", "ca-init", "federation.toml", "-o", "kits", "--with-keys")
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        committee = self.do("node", "key", "committee.pem").strip()
         for name in SILOS:
             write_rows(folder / f"{name}.csv", ROWS[name])
-            # North decides about each study; the others have a standing rule.
-            rule = "" if name == "north" else f"[approve]\nepsilon = {EPSILON}\nmin_silos = 2\n"
+            # North decides about each study; the others have a rule for what the runner's committee signed.
+            rule = f'[approve]\nepsilon = {EPSILON}\nmin_silos = 2\nsigned_by = ["{committee}"]\n'
+            rule = "" if name == "north" else rule
             text = f'silo = "{name}"\n[data]\npath = "../../{name}.csv"\n{rule}'
             (self.kits / name / "silo.toml").write_text(text)
             cap = ("--epsilon", str(CAP), "--delta", "1e-5")
@@ -81,6 +83,7 @@ class Consortium:
             "--min-silos=2", "--deadline=30", "--grace=3", f"--port={self.federation.port}",
         )  # fmt: skip
         self.do(*words, *more)
+        self.do("study", "sign", f"{name}.toml", "committee.pem")
         return name
 
     def begin(self, name: str, *, wait: int = 60) -> Callable[[], dict[str, Any]]:

@@ -17,12 +17,13 @@ from fedpower.federation.federation_file import AUTHORITY, COORDINATOR
 from fedpower.federation.processes import end_with_starter, log_to_console, wait_for_signal
 from fedpower.federation.review import MOST_NAMED, leaving, price, review, review_rows
 from fedpower.federation.silo_file import open_silo, read_silo
-from fedpower.federation.study_file import read_parties, read_study, to_toml
+from fedpower.federation.study_file import read_parties
 from fedpower.protocol.study import worst_epsilon
 from fedpower.report.text import and_more, count, human_bytes
 
 AUTHORITY_DAYS, PARTY_DAYS = 3650, 365
 _MOST_ADVICE = 3  # of notes on the screen of an approval
+_HASH_DIGITS = 64
 
 
 def _days(default: int) -> Any:
@@ -320,6 +321,8 @@ def start(
 
     if (part is None) != (place is None):
         raise InputError("--part and --socket must be given together, got one of them")
+    if part == "vault" and health is not None:
+        raise InputError("--health must be given with the node, as the vault has no network")
     opened = kits.Kit(kit)
     federation = opened.federation
     if no_health:
@@ -338,8 +341,8 @@ def start(
     with open_vault(federation, own) as vault:
         opened.check(with_key=part is None)
         _say(f"silo {own.name} of federation {federation.name} ({federation.digest[:12]})")
-        for name in vault.status.waiting:
-            _say(f"study {name} waits for approval: fedpower node approve {kit} {name}")
+        for study in vault.inbox.waiting():
+            _say(f"study {study.name} waits for approval: fedpower node approve {kit} {study.digest[:12]}")
         log_to_console()
         if place is not None:
             raise SystemExit(run_vault(vault, place, own, say=_say))
@@ -395,6 +398,8 @@ def approve(
 
     if yes and refuse is not None:
         raise InputError("--yes and --refuse must not be given together, got both")
+    if yes and not (study and (Path(study).is_file() or len(study) == _HASH_DIGITS)):
+        raise InputError(f"--yes must go with the file of a study or all {_HASH_DIGITS} digits of its hash")
     own = read_silo(silo_file or kit / "silo.toml")
     federation = _kits().Kit(kit, own.name).federation
     with own.open_ledger() as ledger:
@@ -435,11 +440,10 @@ def approve(
 
 def _asked(inbox: Any, study: str | None) -> Any:
     """Return the study that an operator means; nothing where none waits."""
-    from fedpower.federation.inbox import read_signatures, signatures_of  # noqa: PLC0415
+    from fedpower.federation.inbox import proposal_in  # noqa: PLC0415
 
     if study is not None and Path(study).is_file():
-        path = Path(study)
-        return inbox.add(to_toml(read_study(path).content), read_signatures(signatures_of(path)))
+        return inbox.add(proposal_in(Path(study)))
     if study is not None:
         return inbox.find(study)
     waiting = inbox.waiting()
@@ -458,7 +462,7 @@ def _reviewed(read: Any, inbox: Any, own: Any) -> tuple[dict[str, Any], str | No
     if decision is not None:
         shown["decided"] = decision.in_words
     if own.approve is not None:
-        shown["against_the_rules"] = list(own.objections(read, signatures))
+        shown["against_the_rules"] = list(inbox.objections(read))
     try:
         with open_silo(read, own) as silo:
             shown |= review_rows(silo, own.data.version) | {"leaves": leaving(silo)} | price(silo)
@@ -476,6 +480,9 @@ def _print_review(shown: dict[str, Any], silo: str) -> None:
         "signed by": "\n".join(shown["signed_by"]) or "nobody",
         "protects": shown["protects"],
     }
+    if keys := shown["keys"]:
+        asked["trusts"] = f"at most {count(shown['colluders'], 'silo')} to collude with the coordinator"
+        asked["keys"] = "\n".join(f"{key} {name}" for name, key in keys.items())
     name = "nodes" if "nodes" in shown else "columns"
     asked[name] = "\n".join(shown["rules"]) or ", ".join(and_more(shown[name], MOST_NAMED))
     things = ("person", "row", "network")
@@ -486,6 +493,8 @@ def _print_review(shown: dict[str, Any], silo: str) -> None:
         asked["your rules"] = f"do not approve it: {'; '.join(against)}"
     asked |= {"decided": shown["decided"]} if "decided" in shown else {}
     print_facts(f"Study {shown['name']}, proposed to {silo}", asked, as_json=False)
+    if len(shown[name]) > MOST_NAMED:
+        say("Not all names fit here: read them with --json before you decide.", alarming=True)
     advice = shown.get("advice", ())
     for sentence in advice[:_MOST_ADVICE]:
         say(f"Note: {sentence}.")

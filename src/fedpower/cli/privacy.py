@@ -109,7 +109,8 @@ def verify(ledger: Path, log: Path | None, as_json: bool) -> None:
 
     Every line of the log has the hash of the line before, and LEDGER has that of the last one. So the check
     finds a line that was removed, changed, added or moved. If you archived the oldest files of the log, it
-    begins at the first line that is there.
+    begins at the first line that is there. The key of the decisions must be the silo's own, which `node key`
+    prints.
     """
     from fedpower.federation import events, inbox  # noqa: PLC0415
 
@@ -118,18 +119,24 @@ def verify(ledger: Path, log: Path | None, as_json: bool) -> None:
         opened.check_releases()
         inbox.check_decisions(opened)
         found, statement = events.verify(folder, opened), opened.statement()
-        n_decisions = len(opened.decisions())
+        decisions = opened.decisions()
     facts = {
         "ledger": str(ledger),
         "entries": statement["seal"]["seq"],
         "releases": statement["spent"]["n_releases"],
-        "decisions": n_decisions,
+        "decisions": len(decisions),
+        "keys_of_decisions": list(dict.fromkeys(made.key for made in decisions)),
         "seal": statement["seal"]["sha256"],
         "log": None if found is None else str(folder),
         **{field.name: getattr(found, field.name, None) for field in fields(events.Checked)},
     }
-    title = "and its log are intact" if found else "is intact, and has no log yet"
+    title, since = "is intact, and has no log yet", ""
+    if found is not None:
+        since = "" if found.first_line == 1 else f" from line {found.first_line} on"
+        title = f"and its log are intact{since}"
     print_facts(f"{ledger} {title}", facts, as_json=as_json)
+    if since and not as_json:
+        say("Earlier lines are not there: archived, or removed.", alarming=True)
 
 
 def _print(ledger: Path, statement: dict[str, Any]) -> None:

@@ -24,9 +24,10 @@ from fedpower.federation.federation_file import COORDINATOR, RUNNER, VIEWERS
 from fedpower.federation.health import Facts, certificate_days_left
 from fedpower.federation.kits import Kit, private_folder, write_private
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
-from fedpower.federation.study_file import StudyFile, read_study, to_toml
+from fedpower.federation.study_file import StudyFile, proposed_study
 from fedpower.protocol.coordinator import Arrived, Coordinator, Round, Unreadable
 from fedpower.protocol.messages import (
+    MOST_HEADER_BYTES,
     KeyGone,
     Message,
     Propose,
@@ -35,9 +36,10 @@ from fedpower.protocol.messages import (
     decode,
     decode_as,
     encode,
+    encoded_size,
 )
 from fedpower.protocol.outcome import Outcome, conclude
-from fedpower.protocol.receiving import MOST_STUDY_BYTES, cleaned, most_answer_bytes, most_question_bytes
+from fedpower.protocol.receiving import cleaned, most_answer_bytes, most_question_bytes
 from fedpower.protocol.solvers import start
 from fedpower.protocol.study import Study
 from fedpower.report.outcome import result_of
@@ -49,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 _Reply = tuple[dict[str, Any], bytes]
 RESULT = "result"
-PIECE_BYTES = 4 * 2**20  # how much of a result's file is sent at a time
+PIECE_BYTES = 2**19  # how much of a result's file is sent at a time; a slow line has seconds for it
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
 _POLL_S = 0.05
 _RETURN_S = 5.0  # how long a round waits for a silo that is not connected
@@ -241,7 +243,7 @@ class RunThread(threading.Thread):
         self.stopped, self.go_on = threading.Event(), threading.Event()
         self._links = links
         self.questions = Questions(links, study.terms()[0], self.stopped)
-        self._proposal = Propose(text=to_toml(study.content), signatures=dict(signatures or {}))
+        self._proposal = Propose(content=study.content, signatures=dict(signatures or {}))
         self._standings = dict.fromkeys(study.silos, _ABSENT)
         self._approved = False
         self._rounds: list[dict[str, Any]] = []
@@ -399,6 +401,7 @@ class CoordinatorService:
     def __init__(self, kit: Kit) -> None:
         self.kit, self.federation = kit, kit.federation
         self._run: RunThread | None = None
+        self._starting = threading.Lock()
         self._calls = {
             "status": self._status,
             "start": self._start,
@@ -450,7 +453,7 @@ class CoordinatorService:
     def _answer_call(self, peer: str, number: int, content: bytes) -> None:
         more = b""
         try:
-            call = msgspec.json.decode(content)
+            call = msgspec.msgpack.decode(content)
             reply, more = self._calls[call["do"]](call)
         except InputError as error:
             reply = {"error": str(error)}
@@ -471,38 +474,42 @@ class CoordinatorService:
 
     def _start(self, call: dict[str, Any]) -> _Reply:
         """Begin or resume a run; one that is under way is ended first, unless it is the same."""
-        name, run = _run_id(call.get("run")), self._run
-        if run is None or not run.is_alive() or run.name != name:
-            folder = self.kit.folder / "runs" / name
-            study = self._stored(folder, str(call.get("study")))
-            if run is not None:
-                run.stop()
-            self._forget_runs()
-            self._run = RunThread(study, folder, self.links, signatures=call.get("signatures"))
-            self._run.start()
+        name = _run_id(call.get("run"))
+        with self._starting:
+            run = self._run
+            if run is None or not run.is_alive() or run.name != name:
+                folder = self.kit.folder / "runs" / name
+                study, signatures = self._proposed(folder, call)
+                started = RunThread(study, folder, self.links, signatures=signatures)
+                if run is not None:
+                    run.stop()
+                self._forget_runs()
+                self._run = started
+                started.start()
         return {"run": name}, b""
 
-    def _stored(self, folder: Path, text: str) -> StudyFile:
-        """Return the study of a run, from its folder or as it arrived."""
-        path = folder / "study.toml"
+    def _proposed(self, folder: Path, call: dict[str, Any]) -> tuple[StudyFile, dict[str, str]]:
+        """Return the study of a run and its signatures, from its folder or as they arrived."""
+        path = folder / "study"
         if path.exists():
-            return read_study(path)
-        if len(text) > MOST_STUDY_BYTES:
-            raise InputError(f"a study file must have at most {MOST_STUDY_BYTES} letters, got more")
+            proposal = decode_as(path.read_bytes(), Propose)
+            return proposed_study(proposal.content), proposal.signatures
+        given = {name: call[name] for name in ("content", "signatures") if name in call}
+        proposal = msgspec.convert(given, Propose)
+        study = proposed_study(proposal.content)
+        self.federation.check(study)
+        terms = study.terms()[0]
+        largest = max(most_answer_bytes(terms), most_question_bytes(terms))
+        for what, size, most in (
+            ("the study", encoded_size(proposal), MOST_HEADER_BYTES // 2),
+            ("messages of the study", largest, MOST_BYTES),
+        ):
+            if size > most:
+                must = f"{what} must have at most {human_bytes(most)}"
+                raise InputError(f"{must}, got {human_bytes(size)}; use fewer columns or another solver")
         private_folder(folder)
-        write_private(path, text)
-        try:
-            study = read_study(path)
-            self.federation.check(study)
-            terms = study.terms()[0]
-            largest = max(most_answer_bytes(terms), most_question_bytes(terms))
-            if largest > MOST_BYTES:
-                must = f"messages of a study must have at most {human_bytes(MOST_BYTES)}"
-                raise InputError(f"{must}, got {human_bytes(largest)}; use fewer columns or another solver")
-        except InputError:
-            shutil.rmtree(folder)
-            raise
-        return study
+        write_private(path, encode(proposal))
+        return study, proposal.signatures
 
     def _forget_runs(self) -> None:
         """Remove the folders of all but the last runs."""

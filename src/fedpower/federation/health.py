@@ -1,7 +1,9 @@
 """Health and metrics of a coordinator or a silo over HTTP: /healthz, /readyz and /metrics."""
 
 import io
+import ipaddress
 import logging
+import re
 import sys
 import threading
 import time
@@ -28,6 +30,8 @@ Address = tuple[str, int]
 _MOST_BYTES, _LONGEST_S = 16 * 2**10, 2.0  # of a request
 _MOST_AT_ONCE = 16  # requests; others wait for their turn
 _STARTED = time.monotonic()
+# Of another name, a page of somebody else could have made this machine the address
+_HERE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +137,7 @@ class Server(ThreadingTCPServer):
 class Handler(BaseHTTPRequestHandler):
     """Reads a request without its body; what is answered is a subclass's."""
 
+    server: Server
     server_version, sys_version = "fedpower", ""
 
     def setup(self) -> None:
@@ -147,6 +152,16 @@ class Handler(BaseHTTPRequestHandler):
                 raise ConnectionError
         self.connection.settimeout(_LONGEST_S)
         self.rfile = io.BytesIO(head)
+
+    def do_GET(self) -> None:
+        here = ipaddress.ip_address(str(self.server.server_address[0])).is_loopback
+        if here and not _HERE.fullmatch(self.headers.get("Host", "")):
+            self.send_error(403)
+        else:
+            self.answer()
+
+    def answer(self) -> None:
+        raise NotImplementedError
 
     def reply(
         self, status: int, kind: str, content: bytes, headers: Mapping[str, str] = MappingProxyType({})
@@ -169,7 +184,7 @@ class _HealthServer(Server):
 class _HealthHandler(Handler):
     server: _HealthServer
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         problem, kind = None, "text/plain; charset=utf-8"
         if self.path == "/healthz":
             text = b"alive\n"

@@ -1,28 +1,28 @@
 """A silo's inbox: studies that were proposed to it, and what its operator or its standing rules decided."""
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+import re
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from fedpower import toml
-from fedpower.exceptions import InputError, LedgerError, ProtocolError
+from fedpower.exceptions import FedpowerError, InputError, LedgerError, ProtocolError
 from fedpower.federation.federation_file import Federation
 from fedpower.federation.silo_file import SiloFile
-from fedpower.federation.study_file import StudyFile, read_study
+from fedpower.federation.study_file import StudyFile, proposed_study, read_study
 from fedpower.files import write_whole
 from fedpower.privacy.ledger import Decision, Ledger
-from fedpower.protocol.receiving import MOST_STUDY_BYTES, cleaned
+from fedpower.protocol.messages import MOST_SIGNATURES, Propose, decode_as, encode
+from fedpower.protocol.receiving import cleaned
 from fedpower.protocol.secure import is_signed
 from fedpower.protocol.study import worst_epsilon
 
-MOST_WAITING = 100
-_KEPT = 20  # of studies that were decided: a silo that restarts continues with them
+MOST_WAITING, _MOST_DECIDED = 100, 20  # studies in an inbox: a silo that restarts continues with them
 _LONGEST_REASON = 300
+# What names a study by its hash: a study may have another's hash, or its beginning, as its name
+_HASH = re.compile(r"[0-9a-f]{12,64}")
 
 
 class Inbox:
@@ -32,60 +32,65 @@ class Inbox:
         self._federation, self._own, self._ledger = federation, own, ledger
         self._identity = own.identity()
         self.folder = own.inbox
+        self._tidy()
 
-    def add(self, text: str, signatures: Mapping[str, str]) -> StudyFile:
-        """Return a study that arrived, kept until it is decided; nothing else is done with it."""
+    def add(self, proposal: Propose) -> StudyFile:
+        """Return a study that arrived, kept until it is decided; the oldest ones make room for it."""
+        study = proposed_study(proposal.content)
+        self._federation.check(study)
         self.folder.mkdir(exist_ok=True, mode=0o700)
-        if len(text) > MOST_STUDY_BYTES:
-            raise ProtocolError(
-                f"a study file must have at most {MOST_STUDY_BYTES} letters, got a longer one"
-            )
-        arriving = self.folder / f"arriving-{os.getpid()}.toml"
-        write_whole(arriving, text, private=True)
-        try:
-            study = read_study(arriving)
-            self._federation.check(study)
-            place = self.folder / f"{study.digest}.toml"
-            if not place.exists():
-                self._make_room()
-            arriving.replace(place)
-        finally:
-            arriving.unlink(missing_ok=True)
-        valid = signed_by(study, signatures)
-        write_whole(signatures_of(place), toml.to_toml(valid), private=True)
+        signatures = signed_by(study, proposal.signatures)
+        if study in self:  # which its operator may have signed, or got signed
+            signatures = dict(list((signatures | self.signatures(study)).items())[-MOST_SIGNATURES:])
+        kept = Propose(content=study.content, signatures=signatures)
+        write_whole(self._place(study.digest), encode(kept), private=True)
+        waiting = self._undecided()
+        decided = [path for path in self._paths() if path not in waiting]
+        for path in (*waiting[MOST_WAITING:], *decided[_MOST_DECIDED:]):
+            path.unlink(missing_ok=True)
         return study
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self._undecided())
 
     def waiting(self) -> list[StudyFile]:
         """Return the studies without a decision, the one that arrived last first."""
-        # The vault asks every few seconds, so files of decided studies are not read. The hashes of others may
-        # have changed with the version of fedpower.
-        left = [path for path in self._paths() if self.decision(path.stem) is None]
-        return [study for study in _readable(left) if self.decision(study.digest) is None]
+        return [_read(path) for path in self._undecided()]
 
     def find(self, word: str) -> StudyFile:
         """Return the one study with this name, or with a hash that begins so."""
-        found = [one for one in _readable(self._paths()) if one.name == word or one.digest.startswith(word)]
+        studies = map(_read, self._paths())
+        by_hash = _HASH.fullmatch(word)
+        found = [one for one in studies if (one.digest.startswith(word) if by_hash else one.name == word)]
         if len(found) != 1:
             which = ", ".join(one.digest[:12] for one in found)
             must = "STUDY must be a file, or the name or hash of one study in the silo's inbox"
             raise InputError(f"{must}, got {word!r}" + (f", which several have: {which}" if found else ""))
         return found[0]
 
-    def signatures(self, study: StudyFile) -> dict[str, str]:
-        return read_signatures(signatures_of(self.folder / f"{study.digest}.toml"))
-
-    def decision(self, study: str) -> Decision | None:
-        """Return what holds about a study, by its hash; an approval holds for one version of the rows."""
-        found = [one for one in self._ledger.decisions() if study in (one.study, one.asked_as)]
-        if not found or (found[-1].approved and found[-1].data_version != self._own.data.version):
-            return None
-        return found[-1]
+    def __contains__(self, study: StudyFile) -> bool:
+        return self._place(study.digest).exists()
 
     def study(self, digest: str) -> StudyFile:
-        path = self.folder / f"{digest}.toml"
-        if not path.exists():
+        if not self._place(digest).exists():
             raise ProtocolError("a study must be in this silo's inbox, got none; run it again to propose it")
-        return read_study(path)
+        return _read(self._place(digest))
+
+    def signatures(self, study: StudyFile) -> dict[str, str]:
+        return decode_as(self._place(study.digest).read_bytes(), Propose).signatures
+
+    def decision(self, study: str) -> Decision | None:
+        """Return what holds about a study, by its hash; an approval holds for one version of the rows.
+
+        Decisions that are not signed with this silo's key do not count.
+        """
+        made = [one for one in self._ledger.decisions() if study in (one.study, one.asked_as)]
+        last = next((one for one in reversed(made) if self._is_own(one)), None)
+        if last is None or last.stops_rules:
+            return None
+        outdated = last.approved and last.data_version != self._own.data.version
+        return None if outdated else last
 
     def decide(
         self,
@@ -118,30 +123,50 @@ class Inbox:
 
     def by_rule(self, study: StudyFile) -> Decision | None:
         """Return the approval by the standing rules, recorded as such; nothing where they do not approve."""
-        if any(self._own.objections(study, self.signatures(study))):
+        if any(self.objections(study)):
             return None
         return self.decide(study, approved=True, by="rule", reason=f"standing rules of {self._own.path.name}")
 
+    def stop_rules(self, study: StudyFile) -> None:
+        """Record that the rows do not fit a study that rules approved, so no rule approves for now.
+
+        Who may have studies approved by rules would else learn of rows, at no cost, by which studies fit.
+        """
+        self.decide(study, approved=False, by="rule", reason="the rows could not be read for it")
+
+    def objections(self, study: StudyFile) -> Iterator[str]:
+        """Yield why the standing rules do not approve a study: nothing where they do."""
+        last = {made.study: made for made in self._ledger.decisions() if self._is_own(made)}
+        for made in last.values():
+            if made.stops_rules:
+                yield f"they wait until you decide about study {made.name}, for which no rows could be read"
+        yield from self._own.objections(study, self.signatures(study), self._ledger.caps()[-1].delta)
+
+    def _tidy(self) -> None:
+        """Forget studies that have another hash in this version of fedpower; they are proposed again."""
+        for path in self._paths():
+            try:
+                same = _read(path).digest == path.stem
+            except FedpowerError:
+                same = False
+            if not same:
+                path.unlink()
+
+    def _is_own(self, made: Decision) -> bool:
+        return made.key == self._identity.public and _is_signed(made.key, made.signature, made.signed)
+
+    def _place(self, digest: str) -> Path:
+        return self.folder / f"{digest}.study"
+
     def _paths(self) -> list[Path]:
-        found = [path for path in self.folder.glob("*.toml") if not path.stem.startswith("arriving")]
-        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+        return sorted(self.folder.glob("*.study"), key=lambda path: path.stat().st_mtime, reverse=True)
 
-    def _make_room(self) -> None:
-        """Forget the oldest studies that were decided; refuse more than so many that wait."""
-        paths = self._paths()
-        decided = [path for path in paths if self.decision(path.stem) is not None]
-        if len(paths) - len(decided) >= MOST_WAITING:
-            raise ProtocolError(f"a silo must have at most {MOST_WAITING} studies that wait, got one more")
-        for path in decided[_KEPT:]:
-            path.unlink()
-            signatures_of(path).unlink(missing_ok=True)
+    def _undecided(self) -> list[Path]:
+        return [path for path in self._paths() if self.decision(path.stem) is None]
 
 
-def _readable(paths: Iterable[Path]) -> Iterator[StudyFile]:
-    """Yield the studies that this version of fedpower can read."""
-    for path in paths:
-        with suppress(InputError):
-            yield read_study(path)
+def _read(path: Path) -> StudyFile:
+    return proposed_study(decode_as(path.read_bytes(), Propose).content)
 
 
 def check_decisions(ledger: Ledger) -> None:
@@ -174,6 +199,11 @@ def _is_signed(key: str, signature: str, content: bytes) -> bool:
         return is_signed(bytes.fromhex(key), bytes.fromhex(signature), content)
     except ValueError:
         return False
+
+
+def proposal_in(study: Path) -> Propose:
+    """Return the study in a file, with the signatures next to it."""
+    return Propose(content=read_study(study).content, signatures=read_signatures(signatures_of(study)))
 
 
 def read_signatures(path: Path) -> dict[str, str]:

@@ -50,7 +50,7 @@ class VaultStatus(msgspec.Struct, frozen=True, kw_only=True):
     silo: str
     epsilon_spent: float
     epsilon_left: float
-    waiting: tuple[str, ...]
+    n_waiting: int
     round: int | None = None
 
 
@@ -112,7 +112,7 @@ class Node:
             round=status.round,
             epsilon_spent=status.epsilon_spent,
             epsilon_left=status.epsilon_left,
-            studies_waiting=len(status.waiting),
+            studies_waiting=status.n_waiting,
         )
 
     def _report_no_connection(self) -> None:

@@ -54,8 +54,19 @@ def end_with_starter() -> None:
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
+class _Formatter(logging.Formatter):
+    """Keeps what another party sent from looking like a line of the log, or a command to a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        lines = super().format(record).split("\n")
+        shown = ["".join(one if one.isprintable() else ascii(one)[1:-1] for one in line) for line in lines]
+        return "\n    ".join(shown)
+
+
 def log_to_console() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("nvflare").setLevel(logging.ERROR)
 
 

@@ -21,7 +21,7 @@ _UNITS = {
     "edge": "one edge of the network, present or absent",
     "row": "one row of the network",
 }
-MOST_NAMED = 60  # of columns with the same rule
+MOST_NAMED = 1000  # columns on a screen
 
 
 def size_of(silo: Silo) -> str:
@@ -68,7 +68,7 @@ def review(study: StudyFile, signed_by: Collection[str]) -> dict[str, Any]:
     if terms.unit:
         unit = "one person with all rows"
         unit += f", {terms.rows_per_unit} at most" if terms.rows_per_unit > 1 else ""
-        unit += f", by column {study.options.person.column!r}"
+        unit += f", by column {terms.unit!r}"
     sent = "with noise"
     if terms.is_secure:
         sent = "with noise, under masks: only the sum of silos is readable"
@@ -84,6 +84,8 @@ def review(study: StudyFile, signed_by: Collection[str]) -> dict[str, Any]:
         "goes_on_with": study.min_silos,
         "coordinator": f"{study.host}:{study.port}",
         "signed_by": list(signed_by),
+        "colluders": terms.colluders if terms.is_secure else None,
+        "keys": study.identities if terms.is_secure else {},
         "protects": unit,
         "sent": sent,
         "nodes" if terms.network else "columns": list(study.table_columns),
@@ -130,7 +132,8 @@ def leaving(silo: Silo) -> list[dict[str, Any]]:
     terms = silo.study
     persons = terms.unit and terms.rows_per_unit == 1
     counted = "networks, which is 1" if terms.network == "edge" else "persons" if persons else "rows"
-    first = {"what": f"number of {counted}, exact", "numbers": 1, "times": 1, "share": 0.0}
+    most = f", {terms.rows_per_unit} at most of a person" if terms.unit and not persons else ""
+    first = {"what": f"number of {counted}{most}, exact", "numbers": 1, "times": 1, "share": 0.0}
     if terms.budget is None:
         exact = "sums over your rows, as the coordinator asks"
         return [first, {"what": exact, "numbers": None, "times": None, "share": None}]
@@ -138,7 +141,7 @@ def leaving(silo: Silo) -> list[dict[str, Any]]:
         {
             "what": _query_in_words(query.label, terms.budget),
             "numbers": query.size,
-            "times": query.times,
+            "times": query.times * terms.attempts,
             "share": query.share * query.times,
         }
         for query in terms.budget.queries

@@ -16,7 +16,7 @@ import msgspec
 from fedpower.exceptions import ProtocolError
 from fedpower.federation.federation_file import COORDINATOR, RUNNER
 from fedpower.federation.kits import Kit, write_private
-from fedpower.federation.study_file import StudyFile, to_toml
+from fedpower.federation.study_file import StudyFile
 from fedpower.federation.study_status import who_waits
 from fedpower.protocol.receiving import cleaned
 
@@ -60,7 +60,7 @@ class CoordinatorSession:
         return self._call("status", run=run)[0]
 
     def start(self, run: str, study: StudyFile, signatures: Mapping[str, str]) -> None:
-        self._call("start", run=run, study=to_toml(study.content), signatures=signatures)
+        self._call("start", run=run, content=study.content, signatures=signatures)
 
     def go_on(self, run: str) -> None:
         """Let a run begin without the silos that have not decided."""
@@ -85,7 +85,7 @@ class CoordinatorSession:
         from fedpower.federation.links import CALL  # noqa: PLC0415
 
         self._number += 1
-        content = msgspec.json.encode({"do": what, **arguments})
+        content = msgspec.msgpack.encode({"do": what, **arguments})
         if not self._links.send(COORDINATOR, CALL, self._number, content):
             raise CoordinatorLostError
         end, number = time.monotonic() + _CONNECT_S, 0
@@ -96,13 +96,22 @@ class CoordinatorSession:
                 raise CoordinatorLostError from None
         head, _, rest = reply.partition(b"\n")
         try:
-            facts = msgspec.json.decode(head, type=dict[str, Any])
+            facts = _cleaned(msgspec.json.decode(head, type=dict[str, Any]))
         except (msgspec.DecodeError, UnicodeDecodeError):
             must = "the coordinator must run fedpower"
             raise ProtocolError(f"{must}, got something else; compare versions") from None
         if "error" in facts:
-            raise ProtocolError(cleaned(facts["error"]))
+            raise ProtocolError(facts["error"])
         return facts, rest
+
+
+def _cleaned(value: Any) -> Any:
+    """Return what a coordinator sent, its texts fit to be shown."""
+    if isinstance(value, dict):
+        return {cleaned(key): _cleaned(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_cleaned(one) for one in value]
+    return cleaned(value) if isinstance(value, str) else value
 
 
 @contextlib.contextmanager

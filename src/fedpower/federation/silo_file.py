@@ -63,7 +63,6 @@ class _Approve(Part, frozen=True):
 
     study: str | None = None
     epsilon: float | None = None
-    delta: float = math.inf
     min_silos: int = 1
     columns: tuple[str, ...] | None = None
     signed_by: tuple[str, ...] = ()
@@ -116,25 +115,24 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
         """The folder of studies that were proposed to this silo."""
         return self.log.with_suffix(".inbox")
 
-    def objections(self, study: StudyFile, signed_by: Collection[str]) -> Iterator[str]:
-        """Yield why the standing rules do not approve a study: nothing where they do."""
+    def objections(self, study: StudyFile, signed_by: Collection[str], delta: float) -> Iterator[str]:
+        """Yield why the standing rules do not approve a study; prices are at the ledger's ``delta``."""
         rules, terms = self.approve, study.terms()[0]
         if rules is None:
             yield "there are no standing rules"
             return
-        worst, today = worst_epsilon(terms), datetime.now(UTC).date()
+        worst, today = worst_epsilon(terms, delta), datetime.now(UTC).date()
         if rules.study not in (None, study.digest):
             yield "it is another study than that of the rules"
         if rules.epsilon is not None and worst > rules.epsilon:
-            yield f"it can spend epsilon {worst:.4g}, and the rules allow {rules.epsilon:g}"
-        if terms.delta > rules.delta:
-            yield f"its delta is {terms.delta:g}, and the rules allow {rules.delta:g}"
+            spends = f"it can spend epsilon {worst:.4g} at delta {delta:g}"
+            yield f"{spends}, and the rules allow {rules.epsilon:g}"
         if study.min_silos < rules.min_silos:
             yield f"it goes on with {study.min_silos} silos, and the rules need {rules.min_silos}"
-        for name in study.table_columns if rules.columns is not None else ():
-            if name not in (rules.columns or ()):
-                yield f"the rules have no column {name!r}"
-                break
+        used = (*study.table_columns, *filter(None, [study.options.person.column]))
+        others = [] if rules.columns is None else [name for name in used if name not in rules.columns]
+        if others:
+            yield f"the rules have no column {others[0]!r}"
         if any(key not in signed_by for key in rules.signed_by):
             yield "it is not signed by all that the rules name"
         if rules.until is not None and today > rules.until:
@@ -147,8 +145,10 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
         place = data.place(f"[data] of {self.path}", folder)
         source = open_source(place, name=name, **reading_of(data, self.columns))
         unit = study.options.person.column
+        if unit in data.drop:
+            raise InputError(f"[data] of {self.path} must not drop the column of persons, got {unit!r}")
         # The column of ids is read next to the study's columns, and is not one of them.
-        source = open_source(source, name=name, drop=tuple(column for column in data.drop if column != unit))
+        source = open_source(source, name=name, drop=data.drop)
         if unit is not None:
             source = by_unit(source, unit, study.options.person.rows)
         source = open_source(
@@ -208,16 +208,14 @@ def read_silo(path: Path) -> SiloFile:
         raise InputError(f"[ledger] of {path} must have both epsilon and delta, or neither, got one of them")
     if (rules := terms.approve) is not None:
         table = f"[approve] of {path}"
-        if rules.study is None and rules.epsilon is None:
-            raise InputError(
-                f"{table} must have epsilon, the most that a study may spend, or study, its hash"
-            )
+        if rules.study is None and (rules.epsilon is None or not rules.signed_by):
+            must = "study, the hash of one, or both epsilon and signed_by"
+            raise InputError(f"{table} must have {must}; who can propose must not choose what is approved")
         for key, given in (("study", rules.study), *(("signed_by", one) for one in rules.signed_by)):
             is_whole = given is None or _HASH.fullmatch(given) is not None
             require(is_whole, f"{key} in {table}", "64 digits", given)
-        for name in _CAP:
-            limit = getattr(rules, name)
-            require(limit is None or limit > 0, f"{name} in {table}", "above 0", limit)  # nan is not either
+        within = rules.epsilon is None or rules.epsilon > 0  # nan is not either
+        require(within, f"epsilon in {table}", "above 0", rules.epsilon)
     return SiloFile(path=path, **structs.asdict(terms))
 
 

@@ -16,11 +16,11 @@ from fedpower.exceptions import InputError, require
 from fedpower.federation.federation_file import Federation, check_names, read_federation
 from fedpower.options import FLAT, Options, from_flat
 from fedpower.protocol.solvers import SolverSettings
-from fedpower.protocol.study import SolverChoice, Study
+from fedpower.protocol.study import SolverChoice, Study, worst_epsilon
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
-from fedpower.toml import Part, read_toml
+from fedpower.toml import Part, as_part, read_toml
 
 # Tables whose keys are parameters of FedPCA, except for those that only a network needs
 _PARAMETERS = ("columns", "rows", "components", "privacy", "solver", "rounds")
@@ -164,7 +164,15 @@ def read_parties(path: Path) -> Federation:
 
 def read_study(path: Path) -> StudyFile:
     """Return the study in a file; any problem is reported in one sentence."""
-    decoded = read_toml(path, _STUDY, "the study file")
+    return _study(read_toml(path, _STUDY, "the study file"), str(path))
+
+
+def proposed_study(content: Mapping[str, Any]) -> StudyFile:
+    """Return the study that another party sent; nobody else's TOML is parsed, which may take hours."""
+    return _study(as_part(content, _STUDY, "the study"), "the study")
+
+
+def _study(decoded: Any, where: str) -> StudyFile:
     content: dict[str, Any] = msgspec.to_builtins(decoded)
     columns, silos = (tuple(content[key]["names"]) for key in ("columns", "silos"))
     check_names("columns", columns)
@@ -172,16 +180,16 @@ def read_study(path: Path) -> StudyFile:
     Federation(name=content["name"], silos=silos, host=at.host, port=at.port)  # which checks them
     for name in content.get("identities", {}):
         if name not in silos:
-            raise InputError(f"[identities] of {path} must name the study's silos, got {name!r}")
+            raise InputError(f"[identities] of {where} must name the study's silos, got {name!r}")
     given = {key: value for table in _PARAMETERS for key, value in content.get(table, {}).items()}
     del given["names"]
     grace, attempts = given.pop("grace", None), given.pop("attempts", None)
     if attempts is not None and given.get("aggregation") != "secure":
-        raise InputError(f'attempts in [privacy] of {path} must be used with aggregation = "secure"')
+        raise InputError(f'attempts in [privacy] of {where} must be used with aggregation = "secure"')
     if "ranges" in given:
         given["ranges"] = [bounds or None for bounds in given["ranges"]]
     if "rules" in content:
-        rules = _rules(path, content["rules"], columns)
+        rules = _rules(where, content["rules"], columns)
         given["codebook"], columns = CodeBook(rules=rules), rules.features
     options = from_flat({"random_state": 0, **given})
     study = StudyFile(
@@ -200,11 +208,11 @@ def read_study(path: Path) -> StudyFile:
     return study
 
 
-def _rules(path: Path, content: dict[str, Any], columns: tuple[str, ...]) -> TableRules:
-    rules = table_rules(content, str(path))
+def _rules(where: str, content: dict[str, Any], columns: tuple[str, ...]) -> TableRules:
+    rules = table_rules(content, where)
     for name in (*rules.columns, *rules.dropped):
         fits = (name in columns) is not (name in rules.dropped)
-        require(fits, f"[rules] of {path}", "for columns in [columns], or drop others", name)
+        require(fits, f"[rules] of {where}", "for columns in [columns], or drop others", name)
     completed = rules.completed(columns)
     check_names("columns", completed.features)
     return completed
@@ -223,4 +231,4 @@ def _check(study: StudyFile) -> None:
         treatment.check_width(len(study.columns))
     within = study.grace is None or 0 <= study.grace <= study.deadline
     require(within, "grace", f"between 0 and the deadline of {study.deadline:g} s", study.grace)
-    study.terms()
+    worst_epsilon(study.terms()[0])  # which refuses privacy that no noise can give

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpower.federation.study_file import StudyFile
-from fedpower.protocol.receiving import cleaned
 from fedpower.report.text import MISSING, human_bytes
 
 Table = tuple[list[str], list[list[str]]]  # headings and rows
@@ -48,8 +47,8 @@ def _silo(name: str, connected: bool, run: Mapping[str, Any] | None) -> dict[str
         did, waits = "waiting", "answer" if connected else "connect"
     return {
         "connected": connected,
-        "approval": cleaned(standing["state"]),
-        "reason": cleaned(standing.get("reason", "")),
+        "approval": standing["state"],
+        "reason": standing.get("reason", ""),
         "round": did,
         "waits": waits,
     }
@@ -84,7 +83,7 @@ def _stage(facts: Mapping[str, Any], waiting: str) -> tuple[str, str]:
     if run.get("done"):
         return "good", "The run is complete."
     if "done" in run:
-        return "bad", f"The run ended without a result: {cleaned(run['reason'])}."
+        return "bad", f"The run ended without a result: {run['reason']}."
     if run["approved"]:
         return "", "The study is approved, and rounds are in progress."
     return "care", f"The study waits for {waiting}." if waiting else "The study is about to begin."
@@ -92,12 +91,12 @@ def _stage(facts: Mapping[str, Any], waiting: str) -> tuple[str, str]:
 
 def _summary(run: Mapping[str, Any], waiting: str) -> dict[str, str]:
     """Return what else there is to know about a run and its open round."""
-    opened, summary = run["open"], {"run": cleaned(run["run"]), "rounds completed": f"{len(run['rounds'])}"}
+    opened, summary = run["open"], {"run": run["run"], "rounds completed": f"{len(run['rounds'])}"}
     if opened is None:
         return summary
     left = opened["seconds_left"]
     return summary | {
-        "open round": f"{opened['round']} ({cleaned(opened['kind'])})",
+        "open round": f"{opened['round']} ({opened['kind']})",
         "open for": f"{opened['seconds_open']:.0f} s",
         "time left": MISSING if left is None else f"{left:.0f} s",
         "waiting for": waiting or "nobody",
@@ -118,5 +117,5 @@ def _rounds(rounds: list[dict[str, Any]], silos: list[str]) -> Table:
     rows = []
     for closed in rounds[: -_LAST_ROUNDS - 1 : -1]:
         named = [", ".join(name for name in silos if name in closed[key]) for key in ("answered", "silent")]
-        rows.append([f"{closed['round']}", cleaned(closed["kind"]), *named, human_bytes(closed["bytes_up"])])
+        rows.append([f"{closed['round']}", closed["kind"], *named, human_bytes(closed["bytes_up"])])
     return ["round", "question", "answered", "no answer", "received"], rows

@@ -27,7 +27,7 @@ from fedpower.federation.processes import start_process, stop, wait_for_signal
 from fedpower.federation.review import advice_of, size_of
 from fedpower.federation.silo_file import SiloFile, open_silo
 from fedpower.federation.study_file import StudyFile
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import Decision, Ledger
 from fedpower.protocol.messages import Message, Propose, Refusal, Standing, decode, encode, encoded_size
 from fedpower.protocol.receiving import most_question_bytes
 from fedpower.protocol.silo import NOT_YOURS, Silo
@@ -56,6 +56,7 @@ class Vault:
         self._rows = contextlib.ExitStack()
         self._silo: Silo | None = None
         self._round: int | None = None
+        self._refused = ""  # why, the last time: whoever asks again and again must not fill the disk
         self._log.add("started", version=fedpower.__version__)
 
     def serve(self, node: Connection) -> None:
@@ -86,12 +87,12 @@ class Vault:
 
     @property
     def status(self) -> VaultStatus:
-        spent, waiting = self._ledger.spent(), tuple(study.name for study in self.inbox.waiting())
+        spent = self._ledger.spent()
         return VaultStatus(
             silo=self._own.name,
             epsilon_spent=spent.epsilon,
             epsilon_left=spent.left,
-            waiting=waiting,
+            n_waiting=self.inbox.n_waiting,
             round=self._round,
         )
 
@@ -114,12 +115,13 @@ class Vault:
                 return msgspec.structs.replace(question, silo=self._own.name, body=body)
             silo = self._approved(question.study)
             about["study"] = silo.study.agreement
-            self._log.add("asked", **about, question=question.body.kind)
             if n_bytes > most_question_bytes(silo.study):
                 raise ProtocolError("a question must be no longer than those of its study")
+            self._log.add("asked", **about, question=question.body.kind)
             answer = silo.answer(question)
             if not isinstance(answer.body, Refusal):
                 self._log.add("sent", **about, answer=answer.body.kind, bytes=encoded_size(answer))
+                self._refused = ""
                 return answer
             reason = answer.body.reason
         except ProtocolError as error:
@@ -130,33 +132,47 @@ class Vault:
         except Exception:
             logger.exception("the silo could not answer round %s", question.round)
             reason = NOT_YOURS
-        if isinstance(question.body, Propose):
-            body = Standing(state="unable", reason=reason)
-        else:
-            body = Refusal(reason=reason)
+        proposal = isinstance(question.body, Propose)
+        body = Standing(state="unable", reason=reason) if proposal else Refusal(reason=reason)
+        if reason != self._refused:
             with contextlib.suppress(FedpowerError):  # which was why it could not answer
                 self._log.add("refused to answer", **about, reason=reason)
+            self._refused = reason
         return msgspec.structs.replace(question, silo=self._own.name, body=body)
 
     def _standing(self, proposed: Propose, run: str) -> Standing:
         """Return where a proposed study stands; the rows of an approved one are read."""
         study = self._arrived(proposed, run)
         decision = self.inbox.decision(study.digest)
-        if decision is None and (decision := self.inbox.by_rule(study)) is not None:
-            self._log.add()
-            logger.info("study %s (%s) meets the standing rules: approved", study.name, study.digest[:12])
+        if decision is None:
+            decision = self._by_rule(study)
+        elif decision.approved:
+            self._open(study)
         if decision is None:
             return Standing(state="waiting")
-        if decision.approved:
-            self._open(study)
         return Standing(state="approved" if decision.approved else "refused", reason=decision.reason)
+
+    def _by_rule(self, study: StudyFile) -> Decision | None:
+        """Return the approval by standing rules of a study whose rows were read, if there is one."""
+        decision = self.inbox.by_rule(study)
+        if decision is None:
+            return None
+        logger.info("study %s (%s) meets the standing rules: approved", study.name, study.digest[:12])
+        try:
+            self._open(study)
+        except Exception:
+            logger.exception("no rule approves any study until you decide about %s", study.name)
+            self.inbox.stop_rules(study)
+            decision = None
+        self._log.add()
+        return decision
 
     def _arrived(self, proposed: Propose, run: str) -> StudyFile:
         """Return a proposed study; it is asked about again and again, and kept once."""
-        if self._proposed is None or self._proposed[0] != proposed:
-            study = self.inbox.add(proposed.text, proposed.signatures)
-            self._proposed = proposed, study
+        if self._proposed is None or self._proposed[0] != proposed or self._proposed[1] not in self.inbox:
+            study = self.inbox.add(proposed)
             self._log.add("arrived", study=study.digest, run=run, name=study.name)
+            self._proposed = proposed, study
             logger.info("study %s arrived: fedpower node approve KIT %s", study.name, study.digest[:12])
         return self._proposed[1]
 

@@ -234,6 +234,11 @@ class Decision(_Recorded, frozen=True):
         return msgspec.json.encode(msgspec.structs.replace(self, signature=""))
 
     @property
+    def stops_rules(self) -> bool:
+        """Whether it says that rules approved a study that could not be answered."""
+        return self.by == "rule" and not self.approved
+
+    @property
     def in_words(self) -> str:
         """What was decided, when and why."""
         done = "approved" if self.approved else "refused"

@@ -5,7 +5,7 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,6 +22,11 @@ MAGIC = b"fedpower2\n"
 _LENGTH_BYTES, _DIGEST_BYTES = 4, 32
 _WIDTHS = {"<f4": 4, "<f8": 8, "<u8": 8}
 """Bytes of a number by the type in which an array travels; floats as float32 where that loses nothing."""
+MOST_HEADER_BYTES = 4 * 2**20
+"""More than a message has in addition to its arrays: a study with very many columns has most."""
+MOST_SIGNATURES, LONGEST_LABEL = 100, 256
+_Label = Annotated[str, msgspec.Meta(max_length=LONGEST_LABEL)]
+"""What a message belongs to, by a name or a hash."""
 _STRIPE = 2**15
 """Numbers that are compared together: they stay in a core's own cache."""
 
@@ -166,10 +171,10 @@ class Refusal(_Body, frozen=True, kw_only=True):
 
 
 class Propose(_Body, frozen=True, kw_only=True):
-    """Puts a study before a silo's operator: its file, and the signatures of it by their public keys."""
+    """Puts a study before a silo's operator: its content, and the signatures of it by their public keys."""
 
-    text: str
-    signatures: dict[str, str] = {}
+    content: dict[str, Any]
+    signatures: Annotated[dict[str, str], msgspec.Meta(max_length=MOST_SIGNATURES)] = {}
 
 
 class Standing(_Body, frozen=True, kw_only=True):
@@ -186,10 +191,10 @@ Answer = Standing | Enrolment | MomentPart | LocalSteps | SessionKey | QueryAnsw
 class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to one silo, or that silo's answer, with what it belongs to."""
 
-    study: str
-    run: str
+    study: _Label
+    run: _Label
     round: int
-    silo: str
+    silo: _Label
     body: Question | Answer
 
 
@@ -212,17 +217,19 @@ def encoded_size(record: Struct) -> int:
 
 def decode(data: bytes) -> Message:
     """Return the message in ``data``; refuse bytes that are cut short, altered or not ours."""
-    return decode_as(data, Message)
+    return decode_as(data, Message, most_header_bytes=MOST_HEADER_BYTES)
 
 
-def decode_as(data: bytes, kind: type[_Kind]) -> _Kind:
-    """Return the struct of some kind in ``data``; refuse other bytes."""
+def decode_as(data: bytes, kind: type[_Kind], *, most_header_bytes: float = math.inf) -> _Kind:
+    """Return the struct of some kind in ``data``; refuse other bytes, and a longer header."""
     content, digest = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if not data.startswith(MAGIC) or hashlib.sha256(content).digest() != digest:
         raise ProtocolError("a message must arrive as it was sent, got bytes whose checksum does not match")
     begin = len(MAGIC) + _LENGTH_BYTES
     end = begin + int.from_bytes(content[len(MAGIC) : begin], "little")
     rest = content[end:]
+    if end > most_header_bytes:  # which takes many times its bytes once it is decoded
+        raise ProtocolError(f"all of a message but its arrays must have at most {most_header_bytes:,} bytes")
 
     def array_of(hint: Any, described: Any) -> NDArray[Any]:
         nonlocal rest

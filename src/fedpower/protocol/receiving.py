@@ -16,6 +16,7 @@ from fedpower.privacy.budget import COVARIANCE
 from fedpower.privacy.ledger import is_label
 from fedpower.privacy.sensitivity import LARGEST_DRAW, summary_size
 from fedpower.protocol.messages import (
+    LONGEST_LABEL,
     Answer,
     AskMoment,
     AskQuery,
@@ -46,10 +47,6 @@ LARGEST = 2.0**500
 ROUNDING = 1e-6
 """How far below 0 rounding may take a sum of squares, relative to the numbers that it was made from."""
 
-MOST_STUDY_BYTES = 4 * 2**20
-"""More than the file of a study has."""
-
-_LONGEST_RUN = 256
 HEADER_BYTES = 64 * 1024
 """More than any message has in addition to its arrays."""
 _MEMBER_BYTES = 1024
@@ -104,7 +101,7 @@ def _demands(
     body: Answer, asked: Message, study: Study, n_rows: int | None, keys: Iterable[bytes]
 ) -> Iterator[_Demand]:
     made_for = getattr(body, "made_for", "")
-    named = len(made_for) <= _LONGEST_RUN and made_for.isprintable()
+    named = len(made_for) <= LONGEST_LABEL and made_for.isprintable()
     yield named, "the run of a release", "a short printable name"
     known = not made_for or (study.is_private and not study.is_secure)
     yield known, "an answer", "no release of an earlier run"

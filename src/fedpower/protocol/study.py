@@ -428,15 +428,16 @@ def sums_moment(study: Study) -> bool:
     return study.is_private and any(terms.label == COVARIANCE for terms in study.queries)
 
 
-def worst_epsilon(study: Study) -> float:
+def worst_epsilon(study: Study, delta: float | None = None) -> float:
     """Return the most that a study can spend of one silo's rows: all attempts at a secure sum counted.
 
-    It holds at the study's δ, against the agreed colluders.
+    It holds at the study's δ or another one, against the agreed colluders.
     """
-    if study.budget is None or study.attempts == 1:
+    delta = study.delta if delta is None else delta
+    if study.budget is None or (study.attempts == 1 and delta == study.delta):
         return study.epsilon
     mu = study.budget.total_mu * math.sqrt(study.attempts)
-    return epsilon_within(mu, study.delta, study.attempts * study.budget.distance)
+    return epsilon_within(mu, delta, study.attempts * study.budget.distance)
 
 
 def epsilon_within(mu: float, delta: float, distance: float) -> float:

@@ -272,6 +272,10 @@ def table_rules(content: Any, where: str) -> TableRules:
     """Return the rules that a mapping from columns gives, or refuse them in one sentence."""
     if not isinstance(content, Mapping):
         raise InputError(f"the rules in {where} must be a table from columns to rules, got {content!r}")
+    for name in content:
+        if not is_showable(str(name)):
+            must = "be of columns whose names can be shown"
+            raise InputError(f"the rules in {where} must {must}, got {name!a}")
     full = {name: _in_full(given) for name, given in content.items()}
     odd = [name for name, rule in full.items() if isinstance(rule, Mapping) and _kind_of(rule) not in _KINDS]
     if odd:
@@ -324,8 +328,8 @@ def _rule(column: str, given: Any, where: str) -> Rule:
     if not isinstance(given, Mapping):
         raise InputError(f"{called} must be a table, a kind or a list of levels, got {type(given).__name__}")
     kind = _kind_of(given)
-    if not is_showable(column) or not (column or kind == "drop"):
-        raise InputError(f"the rules in {where} must be of columns whose names can be shown, got {column!a}")
+    if not (column or kind == "drop"):
+        raise InputError(f"the rules in {where} must be of columns with names, got {column!a}")
     odd = [key for key in given if key not in ("kind", *_KEYS[kind])]
     if odd:
         allowed = ", ".join(("kind", *_KEYS[kind]))

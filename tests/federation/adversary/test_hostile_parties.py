@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -99,7 +100,7 @@ HEADERS = (None, {"kind": "shutdown", "number": 1}, FORGED, {**FORGED, "kind": "
 
 def test_forged_names_routes_calls_headers_and_frames_are_believed_by_nobody(stage, survived):
     """The name on the certificate is the name; under another nothing is delivered."""
-    status = json.dumps({"do": "status"}).encode()
+    status = msgspec.msgpack.encode({"do": "status"})
     random = np.random.default_rng(0)
     with untouched(stage):
         for name in NAMES:
@@ -213,7 +214,7 @@ def knock(stage, tls, name="east") -> Peer:
     made._tls = tls
     made.join()
     made.put(COORDINATOR, {"kind": "answer", "number": 1}, b"x")
-    made.put(COORDINATOR, {"kind": "call", "number": 1}, json.dumps({"do": "status"}).encode())
+    made.put(COORDINATOR, {"kind": "call", "number": 1}, msgspec.msgpack.encode({"do": "status"}))
     time.sleep(0.5)
     made.leave()
     return made

@@ -11,7 +11,6 @@ from adversary.hostile import Stage, wait_for
 from federations import ASK_MOMENT
 from fedpower.federation import isolation
 from fedpower.federation.federation_file import COORDINATOR
-from fedpower.federation.study_file import to_toml
 from fedpower.protocol.messages import Enrol, Message, OpenSession, Propose, encode
 
 pytestmark = [
@@ -87,7 +86,7 @@ def test_what_a_node_taken_over_gets_is_what_the_ledger_paid_for_and_nothing_els
         "kit": str(kit),
         "listener": str(tmp_path / "agent.sock"),
         "questions": [
-            ("a proposal", asked(0, Propose(text=to_toml(stage.study.content)))),
+            ("a proposal", asked(0, Propose(content=stage.study.content))),
             ("enrol", asked(0, Enrol())),
             ("covariance", asked(1, ASK_MOMENT)),
             ("covariance again", asked(2, ASK_MOMENT)),
