@@ -29,7 +29,7 @@ $(BASE): pyproject.toml constraints.txt hatch_build.py $(wildcard src/fedpower/n
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "fedpower needs Python 3.11 or newer; run make PYTHON=python3.11 ...")'
 	@echo "setting up $(VENV): a minute, once"
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[secure]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
 $(STAMP): $(BASE)

@@ -35,7 +35,7 @@ def test_the_estimator_takes_no_engine_plotting_or_command_line_library_with_it(
     assert "sklearn" in loaded
     assert not loaded & {"nvflare", "torch", "dask", "matplotlib", "click", "rich"}
     own = loaded - modules_after("import sklearn.base, scipy.linalg")  # scikit-learn has its own
-    assert not own & {"pandas", "pyarrow", "cryptography"}
+    assert not own & {"pandas", "pyarrow"}
 
 
 OF_COMMAND = "from fedpower.cli import main; main.get_command(None, {!r})"

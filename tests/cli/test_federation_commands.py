@@ -16,7 +16,6 @@ from studies import files_of, kit_of
 
 from fedpower import CodeBook
 from fedpower.cli import node
-from fedpower.federation import vault
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.ledger import DataVersion, Decision, Ledger, columns_digest
 from layers import planted, write_layer, write_nodes
@@ -506,7 +505,6 @@ def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(consortium, use, monk
 @pytest.mark.parametrize(
     "use",
     [
-        "node ca-init study.toml -o new",
         "node start kits/coordinator",
         "node start kits/north north.toml",
         "study run study.toml",
@@ -554,7 +552,7 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here, monkeypa
     assert "No study" not in succeed("node", "approve", "kits/north", shown["study"], "--yes").stdout
     started: list[Any] = []
     monkeypatch.setattr(  # what it would start is looked at in place of being started
-        vault, "run_silo", lambda made, settings, own, *, say: started.append(settings.kit) or 0
+        node, "run_silo", lambda made, settings, own, *, say: started.append(settings.kit) or 0
     )
     said = succeed("node", "start", "kits/north").stdout
     assert "silo north of federation heart" in said

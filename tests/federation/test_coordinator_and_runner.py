@@ -23,11 +23,10 @@ from fedpower.exceptions import ProtocolError, RefusedError
 from fedpower.federation import coordinator as serving
 from fedpower.federation import runner as running
 from fedpower.federation.coordinator import CoordinatorService, Questions, RunThread
-from fedpower.federation.federation_file import COORDINATOR, RUNNER, VIEWERS
 from fedpower.federation.kits import Kit
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY
 from fedpower.federation.runner import LAST_RUNS, CoordinatorLostError, CoordinatorSession, Runner
-from fedpower.federation.study_file import StudyFile
+from fedpower.federation.study_file import COORDINATOR, RUNNER, VIEWERS, StudyFile
 from fedpower.protocol.coordinator import Round, Unreadable
 from fedpower.protocol.messages import Message, Propose, Refusal, Standing, decode, encode
 

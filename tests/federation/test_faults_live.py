@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from ground import SILOS, in_process, running, wait_for
 
-from fedpower.federation.federation_file import COORDINATOR
+from fedpower.federation.study_file import COORDINATOR
 from fedpower.privacy.ledger import Ledger
 
 pytestmark = pytest.mark.federation

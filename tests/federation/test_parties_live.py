@@ -22,9 +22,9 @@ from ground import SILOS, Ground, charges, fedpower, init_study, processes_namin
 from studies import COLUMNS, KEYS, SIZES, silo_rows, write_rows
 
 from fedpower.federation import KEY, TLS
-from fedpower.federation.federation_file import COORDINATOR
 from fedpower.federation.kits import Kit
 from fedpower.federation.runner import open_session
+from fedpower.federation.study_file import COORDINATOR
 from fedpower.linalg import sin_theta
 
 PROGRAM = (sys.executable, "-m", "fedpower")

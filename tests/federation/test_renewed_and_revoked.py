@@ -14,10 +14,10 @@ from studies import signed_kit, write_study
 
 from fedpower.federation import CERTIFICATE, REVOKED, TLS, certificates
 from fedpower.federation import links as links_module
-from fedpower.federation.federation_file import COORDINATOR
 from fedpower.federation.kits import Authority, Request, accept, accept_list, ask
 from fedpower.federation.links import ANSWER, ASK, Links
 from fedpower.federation.local import free_port
+from fedpower.federation.study_file import COORDINATOR
 
 pytestmark = pytest.mark.federation
 

@@ -21,9 +21,8 @@ from studies import RUN, kit_of, write_study
 from fedpower.cli import main
 from fedpower.exceptions import InputError
 from fedpower.federation import runner as running
-from fedpower.federation.federation_file import COORDINATOR, PAGE, RUNNER, STATUS
 from fedpower.federation.status_page import StatusPage, served
-from fedpower.federation.study_file import StudyFile
+from fedpower.federation.study_file import COORDINATOR, PAGE, RUNNER, STATUS, StudyFile
 from fedpower.federation.study_status import in_words, study_facts
 from fedpower.report.page import hashed
 from fedpower.report.result import read_result
@@ -248,7 +247,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         opened.append((name, patience))
         yield session
 
-    monkeypatch.setattr(running, "open_session", open_session)
+    monkeypatch.setattr("fedpower.cli.study.open_session", open_session)
 
     def run(*words: str) -> str:
         done = CliRunner().invoke(main, ["study", "status", str(tmp_path / "study.toml"), *words])

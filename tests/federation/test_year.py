@@ -18,10 +18,10 @@ from studies import COLUMNS, write_rows
 
 import fedpower as package
 from fedpower.federation import processes
-from fedpower.federation.federation_file import COORDINATOR, Federation
 from fedpower.federation.kits import Kit
 from fedpower.federation.local import free_port
 from fedpower.federation.runner import open_session
+from fedpower.federation.study_file import COORDINATOR, Federation
 from fedpower.linalg import sin_theta
 from fedpower.privacy.ledger import Decision, Ledger, Release
 from problems import spiked_rows, split

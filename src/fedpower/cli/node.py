@@ -12,16 +12,28 @@ import click
 from fedpower.cli.console import print_facts, print_json, print_table, say
 from fedpower.cli.options import PATH, option, options, output
 from fedpower.exceptions import FedpowerError, InputError
-from fedpower.federation import CERTIFICATE, REVOKED, TLS, needs_flare
-from fedpower.federation.federation_file import AUTHORITY, COORDINATOR
+from fedpower.federation import CERTIFICATE, REVOKED, TLS, kits, needs_flare
+from fedpower.federation.certificates import (
+    days_left,
+    ends,
+    fingerprint,
+    list_number,
+    read_certificate,
+    revoked_serials,
+    warning,
+)
+from fedpower.federation.events import EventLog
+from fedpower.federation.inbox import Inbox, proposal_in
+from fedpower.federation.node import become_node
 from fedpower.federation.processes import end_with_starter, log_to_console, wait_for_signal
 from fedpower.federation.review import MOST_NAMED, leaving, price, review, review_rows
 from fedpower.federation.silo_file import open_silo, read_silo
-from fedpower.federation.study_file import read_parties
+from fedpower.federation.study_file import AUTHORITY, COORDINATOR, read_parties
+from fedpower.federation.vault import node_settings, open_vault, run_silo, run_vault
+from fedpower.protocol.secure import Identity
 from fedpower.protocol.study import worst_epsilon
 from fedpower.report.text import and_more, count, human_bytes
 
-AUTHORITY_DAYS, PARTY_DAYS = 3650, 365
 _MOST_ADVICE = 3  # of notes on the screen of an approval
 _HASH_DIGITS = 64
 
@@ -30,21 +42,7 @@ def _days(default: int) -> Any:
     return option("--days", "Days of validity.", click.IntRange(1, 36500), default=default)
 
 
-_REQUESTS = options("AUTHORITY REQUESTS...", _days(PARTY_DAYS))
-
-
-def _kits() -> Any:
-    """Return the module of kits, which needs packages of an extra."""
-    needs_flare()
-    from fedpower.federation import kits  # noqa: PLC0415
-
-    return kits
-
-
-def _certificates() -> Any:
-    from fedpower.federation import certificates  # noqa: PLC0415 (it needs them too)
-
-    return certificates
+_REQUESTS = options("AUTHORITY REQUESTS...", _days(kits.PARTY_DAYS))
 
 
 @click.group()
@@ -61,7 +59,7 @@ def node() -> None:
 @options(
     "FEDERATION",
     output(help="New folder: `authority` by default, `kits` with --with-keys."),
-    _days(AUTHORITY_DAYS),
+    _days(kits.AUTHORITY_DAYS),
     option("--with-keys", "For rehearsals: make the kits of all parties here."),
 )
 def ca_init(federation: Path, *, output: Path | None, days: int, with_keys: bool) -> None:
@@ -69,7 +67,7 @@ def ca_init(federation: Path, *, output: Path | None, days: int, with_keys: bool
 
     Anyone with its key can sign a certificate for any party. Keep the folder offline once all is signed.
     """
-    kits, read = _kits(), read_parties(federation)
+    read = read_parties(federation)
     folder = output or Path("kits" if with_keys else "authority")
     if not with_keys:
         made = kits.Authority.make(read, folder, days=days)
@@ -79,7 +77,7 @@ def ca_init(federation: Path, *, output: Path | None, days: int, with_keys: bool
             f"Then: fedpower node sign {folder} REQUEST...",
         )
         return
-    kits.make_kits(read, folder, authority_days=days, days=min(days, PARTY_DAYS))
+    kits.make_kits(read, folder, authority_days=days, days=min(days, kits.PARTY_DAYS))
     rows = [(f"{folder / party}", party, _next(party, folder / party)) for party in read.parties]
     title = f"Kits of federation {read.name} ({read.digest[:12]})"
     print_table(title, ("folder", "for", "next"), [*rows, (f"{folder / AUTHORITY}", "authority", "")])
@@ -99,11 +97,10 @@ def request(federation: Path, party: str, *, output: Path | None, renew: bool) -
     PARTY is a silo, `coordinator` or `runner`. Send the request, which is public, to the authority, and
     tell it the fingerprint over another channel, such as the telephone. The key stays in the kit.
     """
-    kits = _kits()
     place = output or federation.parent / "kits" / party
     made = kits.ask(read_parties(federation), party, place, renew=renew)
     say(f"Request: {made}. Send it to the authority, but not the key next to it.")
-    click.echo(f"fingerprint of the key: {_certificates().fingerprint(kits.Request.read(made).key)}")
+    click.echo(f"fingerprint of the key: {fingerprint(kits.Request.read(made).key)}")
 
 
 @node.command()
@@ -129,7 +126,6 @@ def renew(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
 
 
 def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool) -> None:
-    kits = _kits()
     signer, read = kits.Authority(authority), [kits.Request.read(path) for path in requests]
     asking = [one.party for one in read]
     twice = sorted({party for party in asking if asking.count(party) > 1})
@@ -149,10 +145,9 @@ def revoke(authority: Path, *, party: str) -> None:
     Send every party the list AUTHORITY/revoked.crl, which is public, to accept it. PARTY can then request
     another certificate with a new key.
     """
-    kits = _kits()
     made = kits.Authority(authority).revoke(party)
     say(
-        f"{authority / REVOKED} is list {kits.list_number(made)}, of {len(made)} revoked certificates.",
+        f"{authority / REVOKED} is list {list_number(made)}, of {len(made)} revoked certificates.",
         f"Next: every party runs `fedpower node accept KIT {REVOKED}`.",
     )
 
@@ -165,15 +160,14 @@ def accept(kit: Path, *, file: Path) -> None:
     Compare the authority's fingerprint with that of the other parties. A party that runs uses the new file
     within seconds; do not restart it.
     """
-    kits = _kits()
     if file.is_file() and b"X509 CRL" in file.read_bytes():
         held = kits.accept_list(kit, file)
-        say(f"The kit has list {kits.list_number(held)}, of {len(held)} revoked certificates.")
+        say(f"The kit has list {list_number(held)}, of {len(held)} revoked certificates.")
         return
     is_renewal = (kit / TLS / CERTIFICATE).exists()
     done = kits.accept(kit, file)
     if is_renewal and done.party in done.federation.silos:
-        _log_renewal(kit, until=kits.ends(done.certificate))
+        _log_renewal(kit, until=ends(done.certificate))
     rows = [(done.party, f"{kit}", done.certificate), ("authority", f"{file}", done.authority)]
     _print(rows, f"The kit of {done.party} is complete")
     if is_renewal:
@@ -185,8 +179,6 @@ def accept(kit: Path, *, file: Path) -> None:
 
 
 def _log_renewal(kit: Path, *, until: str) -> None:
-    from fedpower.federation.events import EventLog  # noqa: PLC0415
-
     with contextlib.suppress(FedpowerError):  # a silo without a ledger has no log yet
         own = read_silo(kit / "silo.toml")
         with own.open_ledger() as ledger:
@@ -197,7 +189,6 @@ def _log_renewal(kit: Path, *, until: str) -> None:
 @options("FOLDERS... as_json")
 def status(folders: tuple[Path, ...], *, as_json: bool) -> None:
     """Show the certificates in kits or an authority, and their expiry."""
-    kits = _kits()
     rows: list[tuple[str, str, Any]] = []
     revoked: frozenset[int] = frozenset()
     for folder in folders:
@@ -205,13 +196,11 @@ def status(folders: tuple[Path, ...], *, as_json: bool) -> None:
             held = kits.Authority(folder)
             rows.append(("authority", f"{folder}", held.certificate))
             signed = [(party, held.signed(party)) for party in held.federation.parties]
-            rows += [
-                (party, f"{path}", kits.read_certificate(path)) for party, path in signed if path.exists()
-            ]
+            rows += [(party, f"{path}", read_certificate(path)) for party, path in signed if path.exists()]
         else:
             kit = kits.Kit(folder)
             rows.append((kit.party, f"{folder}", kit.certificate))
-            revoked |= kits.revoked_serials(kit.tls)
+            revoked |= revoked_serials(kit.tls)
     _print(rows, "Certificates", revoked, as_json=as_json)
 
 
@@ -223,16 +212,15 @@ def _print(
     as_json: bool = False,
 ) -> None:
     """Print certificates: whose they are, where, and until when they are valid."""
-    certificates = _certificates()
     records = [
         {
             "party": party,
             "place": place,
-            "fingerprint": certificates.fingerprint(certificate.public_key()),
+            "fingerprint": fingerprint(certificate.public_key()),
             "since": certificate.not_valid_before_utc.isoformat(),
             "until": certificate.not_valid_after_utc.isoformat(),
-            "days_left": certificates.days_left(certificate),
-            "warning": certificates.warning(certificate, party, revoked),
+            "days_left": days_left(certificate),
+            "warning": warning(certificate, party, revoked),
         }
         for party, place, certificate in rows
     ]
@@ -263,8 +251,6 @@ def key(file: Path) -> None:
     The study file lists every silo's public key, and a silo joins a secure sum only with listed silos. So
     a coordinator cannot invent silos. The private key never leaves the file.
     """
-    from fedpower.protocol.secure import Identity  # noqa: PLC0415
-
     held = Identity.load(file) if file.exists() else Identity.new()
     if not file.exists():
         held.save(file)
@@ -315,10 +301,7 @@ def start(
     that for health and metrics, which others cannot reach unless --health says so.
     """
     end_with_starter()  # also while rows are read, which takes time
-    kits = _kits()
-    from fedpower.federation.node import become_node  # noqa: PLC0415
-    from fedpower.federation.vault import node_settings, open_vault, run_silo, run_vault  # noqa: PLC0415
-
+    needs_flare()
     if (part is None) != (place is None):
         raise InputError("--part and --socket must be given together, got one of them")
     if part == "vault" and health is not None:
@@ -393,15 +376,12 @@ def approve(
     STUDY is a name, a hash or a file; by default the study that waits. The decision is signed with the silo's
     key and stored in its ledger. --json decides nothing without --yes or --refuse.
     """
-    from fedpower.federation.events import EventLog  # noqa: PLC0415
-    from fedpower.federation.inbox import Inbox  # noqa: PLC0415
-
     if yes and refuse is not None:
         raise InputError("--yes and --refuse must not be given together, got both")
     if yes and not (study and (Path(study).is_file() or len(study) == _HASH_DIGITS)):
         raise InputError(f"--yes must go with the file of a study or all {_HASH_DIGITS} digits of its hash")
     own = read_silo(silo_file or kit / "silo.toml")
-    federation = _kits().Kit(kit, own.name).federation
+    federation = kits.Kit(kit, own.name).federation
     with own.open_ledger() as ledger:
         inbox = Inbox(federation, own, ledger)
         read = _asked(inbox, study)
@@ -440,8 +420,6 @@ def approve(
 
 def _asked(inbox: Any, study: str | None) -> Any:
     """Return the study that an operator means; nothing where none waits."""
-    from fedpower.federation.inbox import proposal_in  # noqa: PLC0415
-
     if study is not None and Path(study).is_file():
         return inbox.add(proposal_in(Path(study)))
     if study is not None:

@@ -233,7 +233,7 @@ def _audit(epsilon: float, runs: int, **given: Any) -> bool:
     mode, halved = given["mode"], given["halved"]
     terms = {"epsilon": epsilon, "delta": given["delta"], "n_steps": STEPS}
     plans: list[tuple[Any, bool, float]] = []
-    for name in _available() if mode == "all" else (mode,):
+    for name in MODES if mode == "all" else (mode,):
         centrings = (False, True) if name in ("covariance", "secure") else (False,)
         plans += [] if halved else [(name, center, 1.0) for center in centrings]
         plans.append((name, False, control_factor(name, **terms)))
@@ -275,18 +275,6 @@ def _audit(epsilon: float, runs: int, **given: Any) -> bool:
     if caught < len(controls):
         note(f"{runs} runs are too few to detect half of the noise at ε = {epsilon:g}; use more --runs")
     return bool(worst.violation)
-
-
-def _available() -> tuple[Mode, ...]:
-    """Return all modes; without secure sums, and with a note, where their package is not installed."""
-    from fedpower.protocol.secure import require_cryptography  # noqa: PLC0415
-
-    try:
-        require_cryptography()
-    except InputError as error:
-        note(f"secure sums are not audited: {error}")
-        return tuple(mode for mode in MODES if mode != "secure")
-    return MODES
 
 
 def _audit_row(report: Any) -> tuple[str, ...]:

@@ -28,9 +28,16 @@ from fedpower.cli.results import print_result
 from fedpower.cli.silos import own_tables, read_nodes, read_vector
 from fedpower.exceptions import InputError
 from fedpower.federation import needs_flare
-from fedpower.federation.study_file import StudyFile, read_study, to_toml
+from fedpower.federation.inbox import message_to_sign, read_signatures, signatures_of
+from fedpower.federation.kits import Kit
+from fedpower.federation.local import local_federation, rehearsal_data
+from fedpower.federation.processes import wait_for_signal
+from fedpower.federation.runner import Runner, last_runs, open_session
+from fedpower.federation.study_file import PAGE, RUNNER, STATUS, StudyFile, read_study, to_toml
+from fedpower.federation.study_status import in_words, study_facts
 from fedpower.files import new_file, new_folder, write_whole
 from fedpower.options import FLAT, option_name
+from fedpower.protocol.secure import Identity
 from fedpower.protocol.study import worst_epsilon
 from fedpower.report.record import plain
 from fedpower.report.result import KNOWN, read_result
@@ -211,9 +218,6 @@ def sign(study: Path, *, key: Path) -> None:
     The signature is added to the file STUDY.signatures next to the study. Other silos may approve by a
     standing rule what your key has signed.
     """
-    from fedpower.federation.inbox import message_to_sign, read_signatures, signatures_of  # noqa: PLC0415
-    from fedpower.protocol.secure import Identity  # noqa: PLC0415
-
     read, held, place = read_study(study), Identity.load(key), signatures_of(study)
     signatures = read_signatures(place) | {held.public: held.sign(message_to_sign(read)).hex()}
     write_whole(place, toml.to_toml(signatures))
@@ -256,11 +260,6 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool,
     --local rehearses the study on this machine, with options of `fedpower fit` instead of the study's.
     """
     needs_flare()
-    from fedpower.federation.federation_file import RUNNER  # noqa: PLC0415
-    from fedpower.federation.inbox import read_signatures, signatures_of  # noqa: PLC0415
-    from fedpower.federation.kits import Kit  # noqa: PLC0415
-    from fedpower.federation.runner import Runner  # noqa: PLC0415
-
     read = read_study(study)
     _check_rehearsed(given)
     local = given["n_local"] is not None
@@ -296,18 +295,12 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool,
 def status(study: Path, *, kit: Path | None, serve: bool, port: int | None, as_json: bool) -> None:
     """Show how STUDY stands: its silos, its rounds, what is waited for, and whether there is a result."""
     needs_flare()
-    from fedpower.federation.federation_file import PAGE, RUNNER, STATUS  # noqa: PLC0415
-    from fedpower.federation.kits import Kit  # noqa: PLC0415
-    from fedpower.federation.runner import last_runs, open_session  # noqa: PLC0415
-    from fedpower.federation.study_status import in_words, study_facts  # noqa: PLC0415
-
     if serve and as_json:
         raise InputError("--serve and --json must not be given together, got both")
     if port is not None and not serve:
         raise InputError("--port must go with --serve")
     read, opened = read_study(study), Kit(kit or study.parent / "kits" / "runner", RUNNER)
     if serve:
-        from fedpower.federation.processes import wait_for_signal  # noqa: PLC0415
         from fedpower.federation.status_page import StatusPage, served  # noqa: PLC0415
 
         page = StatusPage(read, lambda: last_runs(opened).get(read.digest))
@@ -337,8 +330,6 @@ def _run_with(study: Path, read: StudyFile, given: dict[str, Any]) -> Iterator[t
     if given["n_local"] is None:
         yield given["kit"] or study.parent / "kits" / "runner", read
         return
-    from fedpower.federation.local import local_federation, rehearsal_data  # noqa: PLC0415
-
     with _rehearsal_folder() as folder:
         varied = {name: given[name] for name in _AGREED if given[name] is not None}
         if varied:

@@ -20,11 +20,10 @@ from fedpower.engines.inprocess import Pace, drive
 from fedpower.estimator.terms import public_rng
 from fedpower.exceptions import FedpowerError, InputError, ProtocolError, RefusedError
 from fedpower.federation import MOST_BYTES
-from fedpower.federation.federation_file import COORDINATOR, RUNNER, VIEWERS
 from fedpower.federation.health import Facts, certificate_days_left
 from fedpower.federation.kits import Kit, private_folder, write_private
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
-from fedpower.federation.study_file import StudyFile, proposed_study
+from fedpower.federation.study_file import COORDINATOR, RUNNER, VIEWERS, StudyFile, proposed_study
 from fedpower.protocol.coordinator import Arrived, Coordinator, Round, Unreadable
 from fedpower.protocol.messages import (
     MOST_HEADER_BYTES,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
-from types import MappingProxyType
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -27,9 +26,13 @@ from fedpower.federation.certificates import days_left, read_certificate
 logger = logging.getLogger(__name__)
 
 Address = tuple[str, int]
+Answer = Callable[[str], tuple[int, str, bytes]]
+"""Returns status, kind and content for a path; without a kind, an error."""
+
 _MOST_BYTES, _LONGEST_S = 16 * 2**10, 2.0  # of a request
 _MOST_AT_ONCE = 16  # requests; others wait for their turn
 _STARTED = time.monotonic()
+_STOP_S = 0.1  # the server ends within
 # Of another name, a page of somebody else could have made this machine the address
 _HERE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 
@@ -99,25 +102,40 @@ def certificate_days_left(tls: Path) -> dict[str, int]:
 def serve_health(address: Address, facts: Callable[[], Facts]) -> ThreadingTCPServer:
     """Answer requests for health and metrics in threads, from now on."""
     try:
-        server = _HealthServer(address, _HealthHandler)
+        server = Server(address, lambda path: _answer(path, facts))
     except OSError as error:
         must = f"health and metrics must be able to listen at {address[0]}:{address[1]}"
         problem = (error.strerror or str(error)).lower()
         hint = "choose another address with --health HOST:PORT, or add --no-health"
         raise InputError(f"{must}, got {problem}; {hint}") from None
-    server.facts = facts
-    threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
     logger.info("health and metrics are at http://%s:%s/metrics", *server.server_address)
     return server
 
 
+def _answer(path: str, facts: Callable[[], Facts]) -> tuple[int, str, bytes]:
+    text = "text/plain; charset=utf-8"
+    if path == "/healthz":
+        return 200, text, b"alive\n"
+    if path == "/readyz":
+        problem = facts().problem
+        return 503 if problem else 200, text, f"{problem or 'ready'}\n".encode()
+    if path == "/metrics":
+        return 200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(_Metrics(facts()))
+    return 404, "", b""
+
+
 class Server(ThreadingTCPServer):
-    """A server of a few requests at once; unlike HTTPServer, it asks no name server for its own name."""
+    """Answers a few requests at once; unlike HTTPServer, it asks no name server for its own name."""
 
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 4 * _MOST_AT_ONCE
     _places = threading.Semaphore(_MOST_AT_ONCE)
+
+    def __init__(self, address: Address, answer: Answer, **headers: str) -> None:
+        super().__init__(address, _Handler)
+        self.answer, self.headers = answer, headers
+        threading.Thread(target=self.serve_forever, args=(_STOP_S,), name="http", daemon=True).start()
 
     def process_request(self, *request: Any) -> None:
         self._places.acquire()
@@ -134,8 +152,8 @@ class Server(ThreadingTCPServer):
             logger.exception("a request over HTTP failed")
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Reads a request without its body; what is answered is a subclass's."""
+class _Handler(BaseHTTPRequestHandler):
+    """Reads a request without its body."""
 
     server: Server
     server_version, sys_version = "fedpower", ""
@@ -156,44 +174,18 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         here = ipaddress.ip_address(str(self.server.server_address[0])).is_loopback
         if here and not _HERE.fullmatch(self.headers.get("Host", "")):
-            self.send_error(403)
+            status, kind, content = 403, "", b""
         else:
-            self.answer()
-
-    def answer(self) -> None:
-        raise NotImplementedError
-
-    def reply(
-        self, status: int, kind: str, content: bytes, headers: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
+            status, kind, content = self.server.answer(self.path)
+        if not kind:
+            self.send_error(status)
+            return
         self.send_response(status)
         own = {"Content-Type": kind, "Content-Length": str(len(content))}
-        for name, value in {**own, **headers}.items():
+        for name, value in (own | self.server.headers).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: monitors and pages ask every few seconds."""
-
-
-class _HealthServer(Server):
-    facts: Callable[[], Facts]
-
-
-class _HealthHandler(Handler):
-    server: _HealthServer
-
-    def answer(self) -> None:
-        problem, kind = None, "text/plain; charset=utf-8"
-        if self.path == "/healthz":
-            text = b"alive\n"
-        elif self.path == "/readyz":
-            problem = self.server.facts().problem
-            text = f"{problem or 'ready'}\n".encode()
-        elif self.path == "/metrics":
-            text, kind = generate_latest(_Metrics(self.server.facts())), CONTENT_TYPE_PLAIN_0_0_4
-        else:
-            self.send_error(404)
-            return
-        self.reply(503 if problem else 200, kind, text)

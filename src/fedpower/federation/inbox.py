@@ -9,9 +9,8 @@ from typing import Literal
 import msgspec
 
 from fedpower.exceptions import FedpowerError, InputError, LedgerError, ProtocolError
-from fedpower.federation.federation_file import Federation
 from fedpower.federation.silo_file import SiloFile
-from fedpower.federation.study_file import StudyFile, proposed_study, read_study
+from fedpower.federation.study_file import Federation, StudyFile, proposed_study, read_study
 from fedpower.files import write_whole
 from fedpower.privacy.ledger import Decision, Ledger
 from fedpower.protocol.messages import MOST_SIGNATURES, Propose, decode_as, encode

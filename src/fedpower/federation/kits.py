@@ -37,7 +37,7 @@ from fedpower.federation.certificates import (
     read_list,
     revoked_serials,
 )
-from fedpower.federation.federation_file import AUTHORITY, COORDINATOR, RUNNER, Federation, read_federation
+from fedpower.federation.study_file import AUTHORITY, COORDINATOR, RUNNER, Federation, read_federation
 from fedpower.files import write_whole
 from fedpower.protocol.secure import Identity
 

@@ -12,11 +12,10 @@ import numpy as np
 
 from fedpower.exceptions import InputError
 from fedpower.federation import IDENTITY, SILO_FILE
-from fedpower.federation.federation_file import COORDINATOR, RUNNER
 from fedpower.federation.kits import make_kits
 from fedpower.federation.processes import start_party, stop
 from fedpower.federation.silo_file import open_silo, read_silo
-from fedpower.federation.study_file import StudyFile, read_study, to_toml
+from fedpower.federation.study_file import COORDINATOR, RUNNER, Federation, StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.secure import Identity
 from fedpower.rows.ruled import made_up
@@ -37,20 +36,15 @@ class LocalFederation:
         own: Mapping[str, OwnTables] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        text = folder / "study.toml"
-        keys = {name: Identity.new() for name in study.identities}
-        public = {name: key.public for name, key in keys.items()}
-        content = {**study.content, "coordinator": {"host": "localhost", "port": free_port()}}
-        content |= {"identities": public} if public else {}
-        text.write_text(to_toml(content), encoding="utf-8")
-        self.study = read_study(text)
         self.folder, self.kits, self.silos = folder, folder / "kits", tuple(data)
         self.runner = self.kits / RUNNER
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        make_kits(self.study.federation, self.kits)
-        for name, key in keys.items():
-            (self.kits / name / IDENTITY).unlink()
-            key.save(self.kits / name / IDENTITY)
+        place: dict[str, Any] = {"host": "localhost", "port": free_port()}
+        make_kits(Federation(name=study.name, silos=study.silos, **place), self.kits)
+        keys = {name: Identity.load(self.kits / name / IDENTITY).public for name in study.identities}
+        content = {**study.content, "coordinator": place, **({"identities": keys} if keys else {})}
+        (folder / "study.toml").write_text(to_toml(content), encoding="utf-8")
+        self.study = read_study(folder / "study.toml")
         for name, path in data.items():
             terms: dict[str, Any] = {"silo": name, **(own or {}).get(name, {})}
             terms["data"] = {"path": str(path.absolute()), **terms.get("data", {})}

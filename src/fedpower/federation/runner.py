@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 
 from fedpower.exceptions import ProtocolError
-from fedpower.federation.federation_file import COORDINATOR, RUNNER
 from fedpower.federation.kits import Kit, write_private
-from fedpower.federation.study_file import StudyFile
+from fedpower.federation.study_file import COORDINATOR, RUNNER, StudyFile
 from fedpower.federation.study_status import who_waits
 from fedpower.protocol.receiving import cleaned
 

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import msgspec
 
 from fedpower.exceptions import FedpowerError, InputError
-from fedpower.federation.health import Handler, Server
+from fedpower.federation.health import Server
 from fedpower.federation.runner import CoordinatorLostError, CoordinatorSession
 from fedpower.federation.study_file import StudyFile
 from fedpower.federation.study_status import in_words, study_facts
@@ -27,7 +26,6 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_STOP_S = 0.1  # the server ends within
 _LOST = (
     "The coordinator does not answer. This page shows how the study stood before, and goes on when the "
     "coordinator is back."
@@ -43,6 +41,9 @@ class StatusPage:
         self._reported: str | None = None  # the run whose report there is
         self.contents = {"/": (_HTML, rendered("status.html", study=study).encode())}
         self._show("The coordinator has not answered so far.")
+
+    def answer(self, path: str) -> tuple[int, str, bytes]:
+        return (200, *self.contents[path]) if path in self.contents else (404, "", b"")
 
     def update(self, session: CoordinatorSession) -> bool:
         """Ask the coordinator how the study stands; return False, as there is always more to come."""
@@ -85,25 +86,9 @@ def served(page: StatusPage, port: int, kit: Path) -> Iterator[str]:
         except BlockingIOError:
             raise InputError(f"{kit} must have one page at a time, got another that is open") from None
         try:
-            server = stack.enter_context(_PageServer(("127.0.0.1", port), _PageHandler))
+            server = stack.enter_context(Server(("127.0.0.1", port), page.answer, **_HEADERS))
         except OSError as error:
             problem = (error.strerror or str(error)).lower()
             raise InputError(f"--port must be a free port, got {port} ({problem})") from None
-        server.page = page
-        threading.Thread(target=server.serve_forever, args=(_STOP_S,), name="page", daemon=True).start()
         stack.callback(server.shutdown)
         yield f"http://127.0.0.1:{server.server_address[1]}"
-
-
-class _PageServer(Server):
-    page: StatusPage
-
-
-class _PageHandler(Handler):
-    server: _PageServer
-
-    def answer(self) -> None:
-        if self.path not in self.server.page.contents:
-            self.send_error(404)
-        else:
-            self.reply(200, *self.server.page.contents[self.path], _HEADERS)

@@ -19,14 +19,13 @@ import fedpower
 from fedpower.exceptions import FedpowerError, InputError, ProtocolError
 from fedpower.federation import MOST_BYTES, isolation
 from fedpower.federation.events import EventLog
-from fedpower.federation.federation_file import Federation
 from fedpower.federation.inbox import Inbox
 from fedpower.federation.kits import Kit
 from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings, VaultStatus
 from fedpower.federation.processes import start_process, stop, wait_for_signal
 from fedpower.federation.review import advice_of, size_of
 from fedpower.federation.silo_file import SiloFile, open_silo
-from fedpower.federation.study_file import StudyFile
+from fedpower.federation.study_file import Federation, StudyFile
 from fedpower.privacy.ledger import Decision, Ledger
 from fedpower.protocol.messages import Message, Propose, Refusal, Standing, decode, encode, encoded_size
 from fedpower.protocol.receiving import most_question_bytes

@@ -11,56 +11,40 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
 import msgspec
 import numpy as np
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from numpy.typing import NDArray
 
-from fedpower.exceptions import InputError, ProtocolError, installing
+from fedpower.exceptions import InputError, ProtocolError
 from fedpower.protocol.messages import AskQuery, Member, OpenSession, Session, SessionKey, Words
 from fedpower.protocol.study import Study
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
 _CHUNK_WORDS = 2**15
 """Words masked at a time, for all pairs: 256 KiB stay in a core's cache."""
 
 
-@functools.cache
-def require_cryptography() -> Any:
-    """Return what is used of the package, imported at first use; refuse where it is not installed."""
-    # ruff: noqa: PLC0415, F401
-    try:
-        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-        from cryptography.hazmat.primitives.ciphers import Cipher
-        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
-    except ImportError:
-        raise InputError(f"a secure sum needs the package cryptography; run {installing('secure')}") from None
-    return SimpleNamespace(**locals())
-
-
 # --- keys -------------------------------------------------------------------------------------------
 
 
-def new_exchange_key() -> "X25519PrivateKey":
+def new_exchange_key() -> X25519PrivateKey:
     """Return a new X25519 key from the operating system's generator."""
-    key: X25519PrivateKey = require_cryptography().X25519PrivateKey.generate()
-    return key
+    return X25519PrivateKey.generate()
 
 
-def exchanged(own: "X25519PrivateKey", other: bytes) -> bytes:
+def exchanged(own: X25519PrivateKey, other: bytes) -> bytes:
     """Return the 32 bytes that X25519 gives only to the two holders of the keys."""
     try:
-        return own.exchange(require_cryptography().X25519PublicKey.from_public_bytes(other))
+        return own.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:
         raise ProtocolError("a key of a secure sum must be a point that gives a secret") from None
 
@@ -77,17 +61,17 @@ def gives_secret(public: bytes) -> bool:
 class Identity:
     """A silo's signing key; make one with :meth:`new`, or read it with :meth:`load`."""
 
-    def __init__(self, key: "Ed25519PrivateKey") -> None:
+    def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
 
     @classmethod
     def new(cls) -> Self:
-        return cls(require_cryptography().Ed25519PrivateKey.generate())
+        return cls(Ed25519PrivateKey.generate())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Return the identity in a PEM file; one that others could read is refused."""
-        place, crypto = Path(path), require_cryptography()
+        place = Path(path)
         try:
             mode = stat.S_IMODE(place.stat().st_mode)
             text = place.read_bytes()
@@ -102,16 +86,16 @@ class Identity:
                 f"`chmod 600 {place}`, or make a new identity if others may have read it"
             )
         try:
-            key = crypto.serialization.load_pem_private_key(text, password=None)
-        except (ValueError, TypeError, crypto.UnsupportedAlgorithm):
+            key = serialization.load_pem_private_key(text, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
             key = None
-        if not isinstance(key, crypto.Ed25519PrivateKey):
+        if not isinstance(key, Ed25519PrivateKey):
             raise InputError(f"identity {place} must hold an Ed25519 private key in PEM, got something else")
         return cls(key)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the private key to a new file of mode 0600; never overwrites."""
-        place, pem = Path(path), require_cryptography().serialization
+        place, pem = Path(path), serialization
         try:
             handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
@@ -133,10 +117,9 @@ class Identity:
 
 def is_signed(public: bytes, signature: bytes, content: bytes) -> bool:
     """Return whether ``signature`` is the Ed25519 signature of ``content`` under a public key."""
-    crypto = require_cryptography()
     try:
-        crypto.Ed25519PublicKey.from_public_bytes(public).verify(signature, content)
-    except (crypto.InvalidSignature, ValueError):
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, content)
+    except (InvalidSignature, ValueError):
         return False
     return True
 
@@ -217,7 +200,7 @@ def check_session(session: Session, study: Study, run: str) -> None:
 class MaskChain:
     """The masks of one silo in a session: each sum has its own keys, and those of earlier sums are gone."""
 
-    def __init__(self, silo: str, session: Session, secret: "X25519PrivateKey", colluders: int) -> None:
+    def __init__(self, silo: str, session: Session, secret: X25519PrivateKey, colluders: int) -> None:
         names = [member.silo for member in session.members]
         own = names.index(silo)
         self._links: list[tuple[bool, bytes]] = []
@@ -230,11 +213,10 @@ class MaskChain:
 
     def masked(self, words: Words, *, question: bytes) -> Words:
         """Return ``words`` with the masks of the present sum, which cancel for the same question."""
-        crypto = require_cryptography()
         streams = []
         for adds, link in self._links:
-            cipher = crypto.ChaCha20(_derived(link, b"fedpower sum 1" + question), bytes(16))
-            streams.append((np.add if adds else np.subtract, crypto.Cipher(cipher, mode=None).encryptor()))
+            cipher = ChaCha20(_derived(link, b"fedpower sum 1" + question), bytes(16))
+            streams.append((np.add if adds else np.subtract, Cipher(cipher, mode=None).encryptor()))
         out = np.array(words, dtype="<u8")
         zeros = memoryview(bytes(8 * min(_CHUNK_WORDS, out.size)))
         buffer = np.empty(min(_CHUNK_WORDS, out.size), dtype="<u8")
@@ -253,10 +235,9 @@ class MaskChain:
 
 def _derived(secret: bytes, info: bytes, *, salt: bytes | None = None) -> bytes:
     """Return 32 bytes for one purpose: HKDF-SHA256 of a shared secret, or its second half of a key."""
-    crypto = require_cryptography()
-    how = {"algorithm": crypto.hashes.SHA256(), "length": KEY_BYTES, "info": info}
-    kdf = crypto.HKDFExpand(**how) if salt is None else crypto.HKDF(salt=salt, **how)
-    return bytes(kdf.derive(secret))
+    if salt is None:
+        return bytes(HKDFExpand(hashes.SHA256(), KEY_BYTES, info).derive(secret))
+    return bytes(HKDF(hashes.SHA256(), KEY_BYTES, salt, info).derive(secret))
 
 
 def total(parts: Iterable[Words]) -> NDArray[np.int64]:

@@ -24,10 +24,10 @@ from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS
-from fedpower.federation.federation_file import COORDINATOR
 from fedpower.federation.kits import Kit
 from fedpower.federation.links import APP, Links
 from fedpower.federation.runner import Runner
+from fedpower.federation.study_file import COORDINATOR
 
 SILOS = ("north", "south", "east")
 HONEST = ("north", "south")

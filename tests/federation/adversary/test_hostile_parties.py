@@ -33,9 +33,9 @@ from adversary.hostile import (
 from federations import ASK_MOMENT
 from fedpower.exceptions import ProtocolError
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, MOST_BYTES, TLS, kits
-from fedpower.federation.federation_file import COORDINATOR
 from fedpower.federation.kits import Authority, Kit, make_kits
 from fedpower.federation.runner import open_session
+from fedpower.federation.study_file import COORDINATOR
 from fedpower.protocol.messages import (
     AskSteps,
     Enrol,

@@ -10,7 +10,7 @@ import pytest
 from adversary.hostile import Stage, wait_for
 from federations import ASK_MOMENT
 from fedpower.federation import isolation
-from fedpower.federation.federation_file import COORDINATOR
+from fedpower.federation.study_file import COORDINATOR
 from fedpower.protocol.messages import Enrol, Message, OpenSession, Propose, encode
 
 pytestmark = [
