@@ -251,6 +251,8 @@ def test_a_year_of_studies_is_right_in_budgets_logs_and_results(consortium, tmp_
             assert 0 < opened.spent().epsilon < CAP
         checked = json.loads(consortium.do("ledger", "verify", str(consortium.ledger(silo)), "--json"))
         assert checked["entries_without_line"] == 0
+        shown = consortium.do("ledger", "show", str(consortium.ledger(silo)))
+        assert all(name in shown for name in months), "charges are shown with the names of studies"
     lines = [
         json.loads(line)
         for file in (consortium.kits / "north" / "north.log").iterdir()

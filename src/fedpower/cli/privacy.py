@@ -73,7 +73,7 @@ def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
     if as_json:
         print_json(statement)
     else:
-        _print(ledger, statement)
+        _print(ledger, statement, {made.charged_as: made.name for made in reversed(decisions)})
         say(*(f"Study {made.name} ({made.study[:12]}) {made.in_words}" for made in decisions))
 
 
@@ -139,7 +139,7 @@ def verify(ledger: Path, log: Path | None, as_json: bool) -> None:
         say("Earlier lines are not there: archived, or removed.", alarming=True)
 
 
-def _print(ledger: Path, statement: dict[str, Any]) -> None:
+def _print(ledger: Path, statement: dict[str, Any], names: dict[str, str]) -> None:
     left, spent, forecast = statement["left"], statement["spent"], statement.get("what_if")
     further = f"the next fit may use up to {rounded_down(left, 3)}" if left > 0 else "nothing is left"
     say(f"Spent ε = {_epsilon(spent['epsilon'])} of {statement['cap']['epsilon']:.2f}; {further}.")
@@ -153,7 +153,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
         (
             str(entry["seq"]),
             measured(entry["purpose"]),
-            entry["study"][:8],
+            names.get(entry["study"].partition("/")[0], entry["study"][:8]),
             _epsilon(entry["epsilon"]),
             _epsilon(entry["total_epsilon"]),
             date_and_time(entry["time"]),

@@ -41,7 +41,7 @@ from fedpower.protocol.secure import Identity
 from fedpower.protocol.study import worst_epsilon
 from fedpower.report.record import plain
 from fedpower.report.result import KNOWN, read_result
-from fedpower.report.text import human_bytes
+from fedpower.report.text import human_bytes, measured
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import match_columns
 from fedpower.rows.units import by_unit
@@ -386,7 +386,7 @@ def _round(closed: dict[str, Any]) -> None:
     restarted = f"; restarted: {names}" if names else ""
     missing = f"; no answer from {', '.join(closed['silent'])}" if closed["silent"] else ""
     _say(
-        f"round {closed['round']} ({closed['kind']}): {len(closed['answered'])} answered{missing}"
+        f"round {closed['round']} ({measured(closed['kind'])}): {len(closed['answered'])} answered{missing}"
         f"{restarted}, {human_bytes(closed['bytes_up'])} received{moved}"
     )
     for name, problem in closed.get("set_aside", {}).items():

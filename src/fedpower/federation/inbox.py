@@ -107,6 +107,7 @@ class Inbox:
             time=datetime.now(UTC),
             study=study.digest,
             asked_as=terms.digest,
+            charged_as=terms.ledger_name,
             name=study.name,
             approved=approved,
             reason=reason,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpower.federation.study_file import StudyFile
-from fedpower.report.text import MISSING, human_bytes
+from fedpower.report.text import MISSING, human_bytes, measured
 
 Table = tuple[list[str], list[list[str]]]  # headings and rows
 _LAST_ROUNDS = 20  # are listed
@@ -96,7 +96,7 @@ def _summary(run: Mapping[str, Any], waiting: str) -> dict[str, str]:
         return summary
     left = opened["seconds_left"]
     return summary | {
-        "open round": f"{opened['round']} ({opened['kind']})",
+        "open round": f"{opened['round']} ({measured(opened['kind'])})",
         "open for": f"{opened['seconds_open']:.0f} s",
         "time left": MISSING if left is None else f"{left:.0f} s",
         "waiting for": waiting or "nobody",
@@ -117,5 +117,5 @@ def _rounds(rounds: list[dict[str, Any]], silos: list[str]) -> Table:
     rows = []
     for closed in rounds[: -_LAST_ROUNDS - 1 : -1]:
         named = [", ".join(name for name in silos if name in closed[key]) for key in ("answered", "silent")]
-        rows.append([f"{closed['round']}", closed["kind"], *named, human_bytes(closed["bytes_up"])])
+        rows.append([f"{closed['round']}", measured(closed["kind"]), *named, human_bytes(closed["bytes_up"])])
     return ["round", "question", "answered", "no answer", "received"], rows

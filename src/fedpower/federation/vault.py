@@ -116,7 +116,7 @@ class Vault:
             about["study"] = silo.study.agreement
             if n_bytes > most_question_bytes(silo.study):
                 raise ProtocolError("a question must be no longer than those of its study")
-            self._log.add("asked", **about, question=question.body.kind)
+            self._log.add("asked", **about, question=getattr(question.body, "label", question.body.kind))
             answer = silo.answer(question)
             if not isinstance(answer.body, Refusal):
                 self._log.add("sent", **about, answer=answer.body.kind, bytes=encoded_size(answer))

@@ -218,6 +218,8 @@ class Decision(_Recorded, frozen=True):
     study: str
     asked_as: str
     """The hash by which the study's questions name it."""
+    charged_as: str
+    """The hash by which its releases are recorded, which other studies on the same terms share."""
     name: str
     approved: bool
     reason: str
