@@ -79,20 +79,6 @@ def test_a_fit_gives_its_moment_back_from_memory_and_from_folders(aggregation, t
         assert "the published covariance and everything computed from it" in str(read.privacy)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_is_published_is_the_sum_with_a_little_more_noise(tmp_path):
-    """The moment of decision 7: another number for every silo's release would give other digits."""
-    terms = WAYS["plain"]
-    model = fed_covariance(**terms).fit_silos(silos())
-    public = next(row for row in model.privacy_.protections if row.observer == "the public")
-    assert public.epsilon < terms["epsilon"]
-    center = model.release_.pooled.center
-    about_origin = model.release_.pooled.covariance + np.outer(center, center)
-    spacing = 2.0 ** np.floor(np.log2(model.release_.noise_std) - 35)
-    steps = np.diagonal(about_origin) / spacing
-    assert np.abs(steps - np.round(steps)).max() < 1e-3
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_noise_of_the_mean_and_the_moment_has_the_law_that_the_moment_tells():

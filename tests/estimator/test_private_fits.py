@@ -69,8 +69,7 @@ def test_the_same_questions_are_free_and_answered_alike_and_say_so(terms, other,
     paths = ledgers_in(tmp_path, parts, 1.0)
     fits = [fed_pca(**{"n_components": 2, **terms}).fit_silos(parts, ledgers=paths) for _ in range(2)]
     assert np.array_equal(fits[0].components_, fits[1].components_)
-    if terms is OPTIONS:  # the public sees one sum of all silos
-        assert epsilons(fits[0])[1] < 0.8 * epsilons(fits[0])[0]
+    assert epsilons(fits[0])[1] < 0.8 * epsilons(fits[0])[0]  # the public sees sums over all silos
     if fits[0].score_counts_ is not None:
         assert np.array_equal(fits[0].score_counts_.pooled, fits[1].score_counts_.pooled)
     more = fed_pca(**{**terms, "n_components": other or 3})
@@ -79,7 +78,7 @@ def test_the_same_questions_are_free_and_answered_alike_and_say_so(terms, other,
         k = min(again.n_components_, fits[0].n_components_)
         assert np.array_equal(again.components_[:k], fits[0].components_[:k])
         assert epsilons(again)[0] == epsilons(again)[1]
-        assert (USED_BEFORE in again.privacy_.notes) == ("row_norm" in terms)
+        assert USED_BEFORE in again.privacy_.notes
     else:
         with pytest.raises(BudgetError, match=r"left at delta|has 0 left"):
             more.fit_silos(parts, ledgers=paths)

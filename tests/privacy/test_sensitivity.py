@@ -30,10 +30,7 @@ from fedpower.privacy.sensitivity import (
     of_means,
     of_moment,
     of_reals,
-    pack,
     rounding_slack,
-    summary_size,
-    unpack,
 )
 from fedpower.protocol.query import Tally, quantised
 from fedpower.rows.networks import NetworkSource, open_network
@@ -80,23 +77,6 @@ def test_random_neighbours_never_exceed_the_bounds(d):
         change = difference(x - center, y - center)  # about a centre the bound grows with the rows
         both = math.hypot(float(np.linalg.norm(change)), float(np.trace(change)))
         assert both <= moved_by_row("covariance") * (1 + np.linalg.norm(center)) ** 2 * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("d", [1, 2, 7])
-@pytest.mark.parametrize("with_mean", [False, True])
-def test_packing_is_an_isometry_of_the_norms_and_unpacking_undoes_it(d, with_mean):
-    rng = np.random.default_rng(d)
-    S, mean, trace = rng.normal(size=(d, d)), rng.normal(size=d), 0.7
-    S = S + S.T
-    packed = pack(S, mean if with_mean else None, trace)
-    assert packed.shape == (summary_size(d, with_mean=with_mean),)
-    norm = np.linalg.norm(S) ** 2 + trace**2 + 2 * MEAN_WEIGHT**2 * (mean @ mean) * with_mean
-    assert packed @ packed == pytest.approx(norm, rel=1e-14)
-    moment, middle, total = unpack(packed, d, with_mean=with_mean)
-    np.testing.assert_allclose(moment, S, rtol=1e-15)
-    assert total == trace
-    assert (middle is None) is not with_mean
-    np.testing.assert_allclose(middle if with_mean else mean, mean, rtol=1e-15)
 
 
 @pytest.mark.parametrize("c", [0.0, 0.25, 0.5, 0.75])

@@ -9,39 +9,33 @@ from private_silos import COVARIANCE, DELTA, EPSILON, PAPER, STEP, R, T, bounded
 
 from budgets import moment_bound
 from fedpower.exceptions import InputError
-from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Round
-from fedpower.protocol.outcome import SMOOTHED, state_privacy
+from fedpower.protocol.outcome import SUMMED, USED_BEFORE, state_privacy
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers import PowerSettings
+from fedpower.protocol.study import epsilon_within
 from runs import drive, make_coordinator
 
 SIZES = {"north": 300, "south": 300, "east": 300, "west": 300}
 
 
-def rounds(*step_numbers, answers=4, kind="steps"):
+def rounds(*step_numbers):
     return [
         Round(
             number=number,
-            kind=kind,
+            kind="steps",
             step=step,
             asked=tuple(SIZES),
-            local_steps=step - before if kind == "steps" else 1,
-            answers=dict.fromkeys(list(SIZES)[:answers]),
+            local_steps=step - before,
+            answers=dict.fromkeys(SIZES),
         )
         for number, (before, step) in enumerate(pairwise((0, *step_numbers)))
     ]
 
 
-def upload(names=SIZES):
-    (each,) = rounds(1, kind="covariance")
-    each.answers = dict.fromkeys(names)
-    return [each]
-
-
-def state(study, *, sizes=None, asked=None):
-    stated = state_privacy(study, sizes or SIZES, rounds(1, 2, 3) if asked is None else asked)
+def state(study, *, sizes=None, asked=None, **how):
+    stated = state_privacy(study, sizes or SIZES, rounds(1, 2, 3) if asked is None else asked, **how)
     return stated, *stated.protections
 
 
@@ -56,13 +50,18 @@ def test_the_paper_s_statement_says_what_its_noise_really_gives():
 
 
 @pytest.mark.parametrize("center", [False, True])
-def test_the_public_sees_one_over_root_m_of_it_where_moments_are_summed(center):
-    stated, coordinator, public = state(replace(COVARIANCE, center=center), asked=upload())
-    assert public.mu == pytest.approx(coordinator.mu / 2, rel=1e-6)
-    slack = replace(COVARIANCE, center=center).budget.slack_delta
-    assert public.epsilon == epsilon_of(public.mu, DELTA - 5 * slack)
+def test_the_public_sees_one_over_root_m_of_it_where_sums_hide_silos(center):
+    study = replace(COVARIANCE, center=center)
+    stated, coordinator, public = state(study, hides_silos=True)
+    assert public.mu == pytest.approx(coordinator.mu / 2, rel=1e-12)
+    assert public.epsilon == epsilon_within(public.mu, DELTA, 5 * study.budget.distance)
     assert public.epsilon < coordinator.epsilon / 2
-    assert SMOOTHED in stated.assumptions
+    assert SUMMED in stated.assumptions
+    for how in ({}, {"hides_silos": True, "used_before": True}):
+        stated, coordinator, public = state(study, **how)
+        assert (public.epsilon, public.mu) == (coordinator.epsilon, coordinator.mu)
+        assert SUMMED not in stated.assumptions
+        assert (USED_BEFORE in stated.notes) == ("used_before" in how)
 
 
 @pytest.mark.parametrize("center", [False, True])
@@ -73,28 +72,9 @@ def test_the_public_s_mu_covers_the_worst_row_of_any_silo(center, sizes):
     std = math.hypot(*(s / n * budget.std(s) for s in sizes))
     worst = max(s / n * moment_bound(s, center=center) / std for s in sizes)
     named = {f"silo-{number}": size for number, size in enumerate(sizes)}
-    _, coordinator, public = state(study, sizes=named, asked=upload(named))
-    assert worst * (1 - 1e-9) <= public.mu <= coordinator.mu
-    assert public.mu == pytest.approx(min(worst, coordinator.mu), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        rounds(2, 4),
-        rounds(1, 2, 5),
-        rounds(1, 2),
-        rounds(1, kind="covariance", answers=3),
-        rounds(1, 2, kind="covariance"),
-        [*rounds(0, answers=2, kind="mean"), *rounds(1)],
-    ],
-    ids=[*("local steps", "local steps at the end", "products", "a dropout", "two sums"), "a mean of some"],
-)
-def test_where_single_silos_show_through_the_public_gets_the_coordinator_s_epsilon(asked):
-    _, coordinator, public = state(COVARIANCE, asked=asked)
-    assert public.epsilon == coordinator.epsilon
-    _, coordinator, public = state(STEP)
-    assert public.epsilon == coordinator.epsilon
+    _, coordinator, public = state(study, sizes=named, hides_silos=True)
+    assert worst <= public.mu <= coordinator.mu
+    assert public.mu == pytest.approx(worst, rel=1e-6)
 
 
 @pytest.mark.parametrize("center", [False, True])

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.exceptions import InputError, require
-from fedpower.linalg import Array, lower_of, symmetric_of
+from fedpower.linalg import Array
 from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
 from fedpower.rows.units import PARTS as UNIT_PARTS
 from fedpower.rows.units import TALLY_PARTS
@@ -75,39 +75,16 @@ MEAN_WEIGHT = 0.5
 """c unless a study says otherwise: how much of the sensitivity the mean row may use."""
 
 
-def pack(moment: Array, mean: Array | None, trace: float, mean_weight: float = MEAN_WEIGHT) -> Array:
-    """Return (S_jj, √2·S_jl for j > l; √2·c·μ; tr S) as one vector, an isometry of the norms above."""
-    size = moment.shape[0]
-    parts = [lower_of(moment) * factors(size)]
-    if mean is not None:
-        parts.append(math.sqrt(2.0) * mean_weight * mean)
-    return np.concatenate([*parts, [trace]])
-
-
-def unpack(
-    vector: Array, n_features: int, *, with_mean: bool, mean_weight: float = MEAN_WEIGHT
-) -> tuple[Array, Array | None, float]:
-    """Return (moment, mean, trace) from what `pack` made, the moment exactly symmetric."""
-    half = n_features * (n_features + 1) // 2
-    mean = None
-    if with_mean:
-        mean = vector[half : half + n_features] / (math.sqrt(2.0) * mean_weight)
-    return symmetric_of(vector[:half] / factors(n_features), n_features), mean, float(vector[-1])
-
-
 def summary_size(n_features: int, *, with_mean: bool) -> int:
     """Return the number of coordinates of a packed summary."""
     return n_features * (n_features + 1) // 2 + (n_features if with_mean else 0) + 1
 
 
-@functools.lru_cache(maxsize=1)
-def factors(n_features: int) -> Array:
-    """Return what the isometry multiplies each number of the lower triangle by."""
-    return lower_of(np.where(np.eye(n_features, dtype=np.bool_), 1.0, math.sqrt(2.0)))
-
-
 SMALLEST_SHARE = 2**10
-"""Shares at least this many steps wide are within 2⁻¹⁰⁰⁰ of the theorem's law [proof, section 10]."""
+"""Sums of noise at least this many steps wide are within 2⁻¹⁰⁰⁰ of the theorem's law [proof, section 1a]."""
+
+LEAST_SUMMED = 6
+"""Sums of noise at least this many steps wide are within 2⁻²⁰⁰ of it."""
 
 WIDE_SHARE = 2**20
 """Numbers of a secure sum are multiplied by a power of two until shares are this wide."""
@@ -193,7 +170,7 @@ class Noise:
             [gaussian_integers(source, group.length, scale=scale) for _, group, scale, _ in self._parts()]
         )
 
-    def values(self, integers: NDArray[np.int64]) -> Array:
+    def values(self, integers: NDArray[Any]) -> Array:
         """Return noised entries in their own units."""
         values = integers.astype(np.float64)
         for place, _, _, power in self._parts():

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.budget import COVARIANCE, SCORES
+from fedpower.privacy.budget import SCORES
 from fedpower.privacy.statement import EXACT_SCORES, PrivacyStatement, Protection, whom
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import QueryAnswer, SessionKey
-from fedpower.protocol.publication import smoothing
 from fedpower.protocol.solvers import Solution, SolverSettings
 from fedpower.protocol.study import Budget, Study, epsilon_within, worst_epsilon
 from fedpower.sums.survey import STAGES
@@ -41,7 +40,7 @@ def conclude(coordinator: Coordinator, settings: SolverSettings) -> Outcome:
         # have released something too.
         solution.sizes if study.is_secure else {name: answer.n_rows for name, answer in enrolled.items()},
         rounds,
-        sampled=getattr(settings, "n_participants", None) is not None,
+        hides_silos=solution.hides_silos,
         used_before=not made_for <= {"", coordinator.run},
     )
     if solution.pooled is not None:
@@ -65,15 +64,12 @@ PUBLISHED = "the published components and eigenvalues"
 """What the public sees of a fit, unless the pooled moment is published too."""
 
 USED_BEFORE = (
-    "an earlier run used the same noised covariances, and anyone could compare the two results. So the "
+    "an earlier run used some of the same noised answers, and anyone could compare the two results. So the "
     "public's epsilon is that of the coordinator. Nothing was charged again"
 )
 """A note of the privacy statement."""
 
-SMOOTHED = (
-    "the public does not know the silos' noised covariances. SHAKE-256 of them gives a little more noise, "
-    "which is added to their sum before anything is computed from it"
-)
+SUMMED = "the public knows nothing of the silos' noised answers but what is published"
 """An assumption of the public's smaller epsilon."""
 
 
@@ -82,7 +78,7 @@ def state_privacy(
     sizes: Mapping[str, int],
     rounds: Sequence[Round],
     *,
-    sampled: bool = False,
+    hides_silos: bool = False,
     used_before: bool = False,
 ) -> PrivacyStatement:
     """Return the privacy statement of a study that ran with ``rounds`` over silos of ``sizes`` rows."""
@@ -107,7 +103,7 @@ def state_privacy(
     else:
         distance = budget.distance
         protections, notes, supposed = _in_plain_sums(
-            study, budget, sizes, rounds, sampled=sampled, used_before=used_before
+            study, budget, len(sizes), hides_silos=hides_silos, used_before=used_before
         )
     if study.preparation:
         notes += (
@@ -146,42 +142,31 @@ def state_privacy(
 
 
 def _in_plain_sums(
-    study: Study,
-    budget: Budget,
-    sizes: Mapping[str, int],
-    rounds: Sequence[Round],
-    *,
-    sampled: bool,
-    used_before: bool,
+    study: Study, budget: Budget, m: int, *, hides_silos: bool, used_before: bool
 ) -> tuple[tuple[Protection, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return protections, notes and what they suppose where silos noise by themselves."""
-    mu, left = budget.study_mu, budget.left_delta
+    """Return protections, notes and what they suppose where m silos noise by themselves."""
     coordinator = Protection(
         observer="the coordinator, or anyone who reads a silo's messages",
         sees="everything that silo releases",
-        epsilon=epsilon_of(mu, left),
+        epsilon=epsilon_of(budget.study_mu, budget.left_delta),
         delta=study.delta,
-        mu=mu,
+        mu=budget.study_mu,
     )
-    sees, noise = _published(study), None
-    supposed: tuple[str, ...] = ()
-    asked = [(closed.kind, len(closed.answers)) for closed in rounds if closed.kind != SCORES]
-    if study.noise == "covariance" and asked == [(COVARIANCE, len(sizes))] and not sampled:
-        # The result is computed from one sum of everybody's noised moment, and that alone.
-        noise = smoothing(budget, sizes)
-    summed = noise is not None and noise.mu < mu
-    if summed and not used_before:
-        assert noise is not None
-        # Every silo's integers are a little off the ideal, and those that were added to the sum.
-        mu, left = noise.mu, left - len(sizes) * budget.slack_delta
-        if study.scores:  # each silo's counts are published, with its own noise
-            mu = math.hypot(mu, budget.mu(SCORES))
-        sees += ", of this fit and of no other from the same releases"
-        supposed = (SMOOTHED,)
-    public = Protection(
-        observer="the public", sees=sees, epsilon=epsilon_of(mu, left), delta=study.delta, mu=mu
-    )
-    return (coordinator, public), ((USED_BEFORE,) if summed and used_before else ()), supposed
+    public = replace(coordinator, observer="the public", sees=_published(study))
+    if not hides_silos or m == 1:
+        return (coordinator, public), (), ()
+    # A row is in one silo's part of each sum, and all silos' noise hides it. Counts of scores are published
+    # by silo, with its own noise.
+    sums = (terms.label for terms in study.queries if terms.label != SCORES)
+    mu = math.hypot(budget.mu(*sums) / math.sqrt(m), budget.mu(SCORES))
+    # Each silo's noise is within `distance` of the ideal; one more is far above what the law of sums takes.
+    epsilon = epsilon_within(mu, study.delta, (m + 1) * budget.distance)
+    if epsilon >= coordinator.epsilon:
+        return (coordinator, public), (), ()
+    if used_before:
+        return (coordinator, public), (USED_BEFORE,), ()
+    sees = f"{public.sees}, of this fit and of no other from the same releases"
+    return (coordinator, replace(public, sees=sees, epsilon=epsilon, mu=mu)), (), (SUMMED,)
 
 
 def _in_secure_sums(

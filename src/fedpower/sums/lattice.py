@@ -6,7 +6,7 @@
 import ctypes
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -166,6 +166,14 @@ class Words(NamedTuple):
 
     low: Integers
     high: Integers = _NOTHING
+
+    @classmethod
+    def sum_of(cls, arrays: Iterable[Integers]) -> "Words":
+        """Return the exact sum of arrays of 64-bit integers."""
+        low, high = _NOTHING, _NOTHING
+        for array in arrays:
+            low, high = low + (array & (2**32 - 1)), high + (array >> 32)
+        return cls(low, high)
 
     def two(self) -> "Words":
         """Return the same numbers in two words with 0 ≤ ``low`` < 2³²."""

@@ -128,6 +128,7 @@ def iterate(sums: Sums, begin: Array, *, rank: int) -> Generator[Ask, Round, Sol
         total_variance=known.trace,
         center=None if known.center is None else read_only(known.center),
         sizes=sums.sizes,
+        hides_silos=sums.hides_silos,
         n_steps=len(steps),
         last_values=rayleigh_ritz(question.real_basis, product)[0] / kept,
         law=NoiseLaw(once=False, std=std / kept, mean_std=known.mean_std),

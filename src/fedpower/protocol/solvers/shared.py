@@ -54,6 +54,8 @@ class Solution:
     code_book: CodeBook | None = None
     pooled: Pooled | None = None
     scores: CountedScores | None = None
+    hides_silos: bool = False
+    """Whether all but the scores is a function of exact sums over all silos [proof, section 8]."""
 
 
 def rank_for(fraction: float, values: Array, total: float) -> int:

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedpower.exceptions import ProtocolError
 from fedpower.linalg import Array, fix_signs, symmetric_of
 from fedpower.privacy.budget import SCORES
-from fedpower.privacy.sensitivity import Noise, of_counts, pack, unpack
+from fedpower.privacy.sensitivity import LEAST_SUMMED, Noise, of_counts
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import (
     AskMoment,
@@ -24,15 +24,14 @@ from fedpower.protocol.messages import (
     QueryAnswer,
     Session,
     SessionKey,
-    Words,
     read_only,
 )
 from fedpower.protocol.pooled import Pooled, varying
-from fedpower.protocol.publication import key_of, smoothing
-from fedpower.protocol.query import Query, ScoreCounts, moment_of, tally_parts
+from fedpower.protocol.query import Integers, Query, ScoreCounts, moment_of, tally_parts
 from fedpower.protocol.secure import total
 from fedpower.protocol.solvers.shared import CountedScores, Solution, enrol
 from fedpower.protocol.study import Study, Weights, masses, pooled_std
+from fedpower.sums.lattice import Words
 from fedpower.sums.survey import MOST_BINS, SCORE_CELLS, ScoreQuestion
 
 Found = TypeVar("Found")
@@ -45,19 +44,11 @@ MOST_FREE_SESSIONS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """The sum of silos' noised answers to a query, with the noise in each group of its numbers."""
+    """The sum of silos' noised answers to a query, with the noise in each group: all that a solver sees."""
 
     values: Array
     stds: tuple[float, ...]
     n_rows: int
-    answers: Mapping[str, Words] = field(default_factory=dict)
-    """What each silo answered; under "" where only the sum can be read."""
-    noises: Mapping[str, Noise | None] = field(default_factory=dict)
-
-
-def _read(words: Words, noise: Noise | None) -> Array:
-    integers = words.view(np.int64)
-    return integers.astype(np.float64) if noise is None else noise.values(integers)
 
 
 class _LostError(Exception):
@@ -78,6 +69,8 @@ class Sums:
     """Rows by silo, of those whose numbers are summed: public."""
     session: Session | None = None
     n_done: int = 0
+    hides_silos: bool = True
+    """Whether every total so far is a function of the exact sum over all silos [proof, section 8]."""
 
     @property
     def n_rows(self) -> int:
@@ -85,28 +78,24 @@ class Sums:
 
     def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
         """Return the sum of all answers; a silo that misses one of a plain study is asked nothing more."""
-        answers = yield from self._answers(query)
-        budget = self.study.budget
-        sizes: dict[str, tuple[int, ...]] = {name: (size,) for name, size in self.sizes.items()}
-        if self.session is not None:
-            sizes, answers = {"": tuple(self.sizes.values())}, {"": total(answers.values()).view(np.uint64)}
-        noises = {
-            name: None if budget is None else budget.noise(query.label, query.sensitivity, sizes[name])
-            for name in answers
-        }
-        values: Array = np.zeros(query.sensitivity.size)
-        mass = sum(masses(self.sizes, weights).values())
-        for name, words in answers.items():
-            share = 1.0 if weights == "rows" else self.sizes[name] * self.n_rows / mass
-            values += share * _read(words, noises[name])
-        stds = [(0.0,) if noise is None else noise.stds for noise in noises.values()]
-        return Total(
-            values=values,
-            stds=tuple(math.hypot(*group) for group in zip(*stds, strict=True)),
-            n_rows=self.n_rows,
-            answers=answers,
-            noises=noises,
-        )
+        n_asked = len(self.sizes)
+        answers = yield from self.answers(query)
+        noises = [noise for _, noise in answers.values() if noise is not None]
+        assert len(noises) == len(answers), "only a private study sums answers"
+        one_lattice = weights == "rows" and len({noise.exponents for noise in noises}) == 1
+        if one_lattice:  # added up in float64, the last digits would depend on single answers
+            exact = Words.sum_of(integers for integers, _ in answers.values())
+            values = noises[0].values(exact.to_float())
+        else:
+            mass = masses(self.sizes, weights)
+            unit = sum(mass.values()) / self.n_rows
+            values = np.zeros(query.sensitivity.size)
+            for (name, (integers, _)), noise in zip(answers.items(), noises, strict=True):
+                values += mass[name] / (self.sizes[name] * unit) * noise.values(integers)
+        is_wide = all(min(noise.scales) >= LEAST_SUMMED for noise in noises)
+        self.hides_silos &= one_lattice and is_wide and len(self.sizes) == n_asked
+        stds = tuple(math.hypot(*group) for group in zip(*(noise.stds for noise in noises), strict=True))
+        return Total(values=values, stds=stds, n_rows=self.n_rows)
 
     def moment(self, public: bytes = b"") -> Generator[Ask, Round, Pooled]:
         """Return the pooled moment about its mean, of rows treated as ``public`` describes."""
@@ -114,8 +103,11 @@ class Sums:
         if study.is_private:
             query = moment_of(study, public)
             sums = yield from self.total(query, weights=study.weights)
-            below, mean, trace = query.read(sums.values, self.n_rows)
-            covariance, center, trace = self._published(below, mean, trace, sums.answers)
+            below, center, trace = query.read(sums.values, self.n_rows)
+            covariance = symmetric_of(below, study.n_features)  # about 0
+            if center is not None:
+                covariance, trace = covariance - np.outer(center, center), trace - float(center @ center)
+                center = read_only(center)
         else:
             opened = yield self._ask(AskMoment(label="covariance"))
             answers: dict[str, MomentPart] = opened.answers
@@ -134,22 +126,20 @@ class Sums:
             remarks=tuple(remarks),
         )
 
-    def _published(
-        self, below: Array, mean: Array | None, trace: float, answers: Mapping[str, Words]
-    ) -> Moments:
-        """Return a pooled moment about its mean, with a little noise more where it can be published."""
-        study, budget, smooth = self.study, self.study.budget, None
-        squares = symmetric_of(below, study.n_features)  # about 0
-        # The public knows the code book of a preparation too, which is no part of that sum.
-        if budget is not None and study.noise == "covariance" and not (self.session or study.preparation):
-            smooth = smoothing(budget, self.sizes)
-        if smooth is not None:  # only those who know everyone's noised release can compute the key
-            c, d = study.mean_weight, study.n_features
-            vector = smooth(pack(squares, mean, trace, c), key_of(answers))
-            squares, mean, trace = unpack(vector, d, with_mean=mean is not None, mean_weight=c)
-        if mean is None:
-            return squares, None, trace
-        return squares - np.outer(mean, mean), read_only(mean), trace - float(mean @ mean)
+    def answers(self, query: Query) -> Generator[Ask, Round, dict[str, tuple[Integers, Noise | None]]]:
+        """Return each silo's answer and its noise; under "" their sum, where only that can be read."""
+        words = yield from self._answers(query)
+        sizes: dict[str, tuple[int, ...]] = {name: (size,) for name, size in self.sizes.items()}
+        if self.session is not None:
+            sizes, words = {"": tuple(self.sizes.values())}, {"": total(words.values()).view(np.uint64)}
+        budget = self.study.budget
+        return {
+            name: (
+                answer.view(np.int64),
+                None if budget is None else budget.noise(query.label, query.sensitivity, sizes[name]),
+            )
+            for name, answer in words.items()
+        }
 
     def _answers(self, query: Query) -> Generator[Ask, Round, dict[str, NDArray[np.uint64]]]:
         index = [terms.label for terms in self.study.queries].index(query.label)
@@ -290,10 +280,11 @@ def counted_scores(sums: Sums, solution: Solution) -> Generator[Ask, Round, Solu
         std = budget.noise(SCORES, change, read).stds[0] / parts
     usual = sum(sizes) * len(read) / len(sizes)
     question = score_question(solution, study, n_rows=usual, std=std)
-    found = yield from sums.total(ScoreCounts(question=question, per_unit=study.counted_per_unit))
+    answers = yield from sums.answers(ScoreCounts(question=question, per_unit=study.counted_per_unit))
     counts, bins = {}, question.n_bins
-    for name, words in found.answers.items():
-        counts[name] = _read(words, found.noises[name])[: bins**2].reshape(bins, bins) / parts
+    for name, (integers, noise) in answers.items():
+        values = integers.astype(np.float64) if noise is None else noise.values(integers)
+        counts[name] = values[: bins**2].reshape(bins, bins) / parts
     return replace(solution, scores=CountedScores(reach=question.reach, counts=counts, noise_std=std))
 
 

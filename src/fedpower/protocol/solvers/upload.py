@@ -51,6 +51,7 @@ class UploadSettings:
             solution,
             code_book=book if study.preparation else None,
             pooled=pooled if self.keep_covariance else None,
+            hides_silos=sums.hides_silos,
         )
         return (yield from counted_scores(sums, solution))
 
