@@ -236,7 +236,34 @@ def test_an_older_copy_of_the_ledger_is_noticed_before_anything_is_added(path, f
     add(path, "started")
     shutil.copy(tmp_path / "copy", path)
     refused(path, "line 12 .* but line 13 is in its place")
-    with pytest.raises(LedgerError, match="or the ledger is an older copy"):
+    with pytest.raises(
+        LedgerError, match=r"line 12, .* but goes on: the ledger is an older copy, or somebody"
+    ):
+        add(path, "started")
+
+
+def test_an_older_copy_is_noticed_also_where_only_the_newest_file_of_the_log_is_left(
+    path, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(events, "MOST_BYTES", 700)
+    for number in range(12):
+        if number == 6:
+            shutil.copy(path, tmp_path / "copy")
+        add(path, "asked", number=number)
+    for file in files_in(log_folder(path))[:-1]:
+        file.unlink()
+    shutil.copy(tmp_path / "copy", path)
+    before = files_in(log_folder(path))
+    with pytest.raises(LedgerError, match="put back the newest ledger, and never go on with an older one"):
+        add(path, "started")
+    assert files_in(log_folder(path)) == before
+
+
+def test_a_ledger_that_lost_entries_is_noticed_before_anything_is_added(path, folder):
+    with connect(path) as database:
+        database.execute("DROP TRIGGER no_delete")
+        database.execute("DELETE FROM entry WHERE seq = 4")
+    with pytest.raises(LedgerError, match="must have 4 entries, as its log does, but has 3"):
         add(path, "started")
 
 
@@ -287,6 +314,8 @@ def test_where_the_log_was_damaged_the_operator_moves_its_files_away_and_it_goes
     add(path, "started")
     assert [file.name for file in files_in(folder)] == ["events-000013.jsonl"]
     assert check(path).first_line == 13
+    gone, _ = lines_in(folder)
+    assert (gone["event"], gone["facts"]) == ("file of the log was gone", {"file": "events-000001.jsonl"})
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(path, tmp_path):
@@ -328,7 +357,8 @@ def test_a_line_is_added_without_reading_the_log_or_all_of_the_ledger(path, fold
         monkeypatch.setattr(Path, "read_bytes", die)
         log.add("started")
     assert [sql for sql in statements if "FROM entry" in sql] == [
-        "SELECT seq, seal, body FROM entry WHERE seq > 4 ORDER BY seq"
+        "SELECT max(seq) FROM entry",
+        "SELECT seq, seal, body FROM entry WHERE seq > 4 ORDER BY seq",
     ]
 
 

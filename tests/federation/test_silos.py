@@ -488,9 +488,16 @@ def test_nothing_is_answered_before_the_operator_approves_and_after_a_refusal(va
         check_decisions(vault._ledger)
 
 
-def test_an_approval_outlives_the_process_and_not_the_version_of_the_rows(vault, study, tmp_path):
-    vault.inbox.decide(study, approved=True)
+def test_an_approval_outlives_the_process_and_not_the_version_of_the_rows(study, tmp_path):
     ask = encode(question(study))
+    with open_vault(study.federation, write_silo(tmp_path)) as vault:
+        assert standing(vault, study) == "waiting"
+        vault.inbox.decide(study, approved=True)
+        with (
+            pytest.raises(InputError, match="silo 'north' must run once, got one that already runs"),
+            open_vault(study.federation, read_silo(tmp_path / "north.toml")),
+        ):
+            pytest.fail("two vaults of one silo")
     with open_vault(study.federation, read_silo(tmp_path / "north.toml")) as again:
         assert isinstance(decode(again.answer(ask)).body, QueryAnswer), "without another proposal"
     change_own_file(tmp_path, "[data]", '[data]\nversion = "2"')

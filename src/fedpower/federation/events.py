@@ -6,6 +6,7 @@ removed, changed, added or moved unnoticed.
 
 import fcntl
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,8 @@ from msgspec.structs import replace
 
 from fedpower.exceptions import LedgerError
 from fedpower.privacy.ledger import Ledger, LogHead, jsonable
+
+logger = logging.getLogger(__name__)
 
 MOST_BYTES = 10 * 10**6
 """A file that is as long as this is not continued."""
@@ -78,41 +81,56 @@ class EventLog:
         The ledger records the new lines before they are in their file, and once more after that. So when a
         process is killed at any moment, the next one knows which lines to write again.
         """
-        told = {
-            "time": datetime.now(UTC),
-            "event": event,
-            "study": study,
-            "run": run,
-            "round": round,
-            "facts": facts,
-        }
+        about = {"study": study, "run": run, "round": round, "facts": facts}
+        told = [{"time": datetime.now(UTC), "event": event, **about}] if event else []
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _locked(self._folder, fcntl.LOCK_EX) as folder:
-                self._write(self._ledger.move_log_head(lambda head: self._longer(self._placed(head), told)))
+                self._write(self._ledger.move_log_head(lambda head: self._longer(head, told)))
                 os.fsync(folder)  # else a new file may be lost with the power
                 self._ledger.move_log_head(lambda head: replace(head, unwritten=b""))
         except OSError as error:
             must = f"the log {self._folder} must be a folder that can be written"
             raise LedgerError(f"{must} but is not ({error.strerror})") from None
 
-    def _placed(self, head: LogHead) -> LogHead:
-        """Return the head in the file that the next line belongs to; refuse one that was changed."""
-        path = _file(self._folder, head.file)
-        if head.start >= MOST_BYTES or (head.start > 0 and not path.exists()):
-            first = head.lines + 1 - head.unwritten.count(b"\n")
-            head, path = replace(head, file=first, size=len(head.unwritten)), _file(self._folder, first)
-        if not head.start <= (path.stat().st_size if path.exists() else 0) <= head.size:
-            must = f"{path} must end where its ledger says but does not, or the ledger is an older copy"
-            hint = "see `fedpower ledger verify`, and move the files of the log to a safe place to go on"
-            raise LedgerError(f"{must}; {hint}")
-        return head
+    @property
+    def is_sound(self) -> bool:
+        """Whether the end of the log is as its ledger says, without reading the rest."""
+        try:
+            self._check_end(self._ledger.log_head)
+        except (LedgerError, OSError):
+            return False
+        return True
 
-    def _longer(self, head: LogHead, told: dict[str, Any]) -> LogHead:
+    def _check_end(self, head: LogHead) -> None:
+        """Refuse a log that does not end where its ledger says, and a ledger with fewer entries."""
+        _check_entries(head.entries, self._ledger.n_entries)
+        path = _file(self._folder, head.file)
+        size = path.stat().st_size if path.exists() else 0
+        if size > head.size or max(_first_lines(self._folder), default=0) > head.file:
+            must = f"{self._folder} must end at line {head.lines}, as its ledger says, but goes on"
+            why = "the ledger is an older copy, or somebody added lines"
+            hint = "put back the newest ledger, and never go on with an older one"
+            raise LedgerError(f"{must}: {why}; {hint}")
+        if 0 < size < head.start:
+            hint = "see `fedpower ledger verify`, and move the files of the log to a safe place to go on"
+            raise LedgerError(f"{path} must end where its ledger says but does not; {hint}")
+
+    def _longer(self, head: LogHead, told: list[dict[str, Any]]) -> LogHead:
         """Return the head with lines about new entries of the ledger, and about an event."""
+        self._check_end(head)
+        path = _file(self._folder, head.file)
+        is_gone = head.start > 0 and not path.exists()
+        if is_gone or head.start >= MOST_BYTES:  # the next line begins another file
+            first = head.lines + 1 - head.unwritten.count(b"\n")
+            head = replace(head, file=first, size=len(head.unwritten))
+        if is_gone:
+            logger.warning("the audit log goes on, but its file %s is gone", path)
+            gone: dict[str, Any] = {"event": "file of the log was gone", "facts": {"file": path.name}}
+            told = [{"time": datetime.now(UTC), **gone}, *told]
         fresh = self._ledger.sealed(after=head.entries)
         lines, digest, seq = [head.unwritten], head.digest, head.lines
-        happened = [*(_about(*entry) for entry in fresh), *([told] if told["event"] else [])]
+        happened = [*(_about(*entry) for entry in fresh), *told]
         for seq, given in enumerate(happened, start=head.lines + 1):
             lines.append(msgspec.json.encode(_Line(seq=seq, previous=digest, **given)) + b"\n")
             digest = hashlib.sha256(lines[-1]).hexdigest()
@@ -157,16 +175,12 @@ def verify(folder: Path, ledger: Ledger) -> Checked | None:
     """
     with _locked(folder, fcntl.LOCK_SH) if folder.exists() else nullcontext():
         head, entries = ledger.log_head, ledger.sealed()
-        files = {int(name[1]) for path in folder.glob("*") if (name := _NAME.fullmatch(path.name))}
-        files |= {head.file} if head.unwritten else set()
+        files = set(_first_lines(folder)) | ({head.file} if head.unwritten else set())
         seq, digest, n_told = head.lines, head.digest, head.entries
         if files and seq == 0:
             must = f"the log in {folder} must be that of the ledger, which has no record of it"
             raise LedgerError(f"{must}; move it to a safe place if it is of a ledger that was lost")
-        if n_told > len(entries):
-            raise LedgerError(
-                f"the ledger must have {n_told} entries, as its log does, but has {len(entries)}"
-            )
+        _check_entries(n_told, len(entries))
         if not files and seq > 0:
             raise LedgerError(f"line {seq} of the log must be in {folder} but its file was removed")
         for first in sorted(files, reverse=True):
@@ -186,6 +200,17 @@ def verify(folder: Path, ledger: Ledger) -> Checked | None:
         raise LedgerError(f"entry {n_told} of the ledger must have a line in {folder} but has none")
     n_waiting = len(entries) - head.entries
     return Checked(seq + 1, head.lines, head.digest, len(files), n_waiting) if head.lines else None
+
+
+def _check_entries(told: int, held: int) -> None:
+    if held < told:
+        must = f"the ledger must have {told} entries, as its log does, but has {held}"
+        raise LedgerError(f"{must}; put back the newest ledger, and never go on with an older one")
+
+
+def _first_lines(folder: Path) -> list[int]:
+    """Return with which lines the files of a log begin."""
+    return [int(name[1]) for path in folder.glob("*") if (name := _NAME.fullmatch(path.name))]
 
 
 def _lines(path: Path, head: LogHead) -> list[bytes]:

@@ -53,6 +53,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     epsilon_spent: Annotated[float | None, "Epsilon that the ledger has recorded."] = None
     epsilon_left: Annotated[float | None, "Epsilon that the ledger still allows."] = None
     studies_waiting: Annotated[int | None, "Studies that wait for approval."] = None
+    can_answer: bool = True
 
     @property
     def problem(self) -> str | None:
@@ -60,6 +61,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         for name, days in self.certificate_days_left.items():
             if days < 0:
                 return f"the certificate of the {name} has ended; see `fedpower node status`"
+        if not self.can_answer:
+            return "ledger and audit log do not agree; see `fedpower ledger verify`"
         there = self.connected.get("coordinator", True)
         return None if there else "the coordinator is not connected"
 

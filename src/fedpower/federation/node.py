@@ -17,7 +17,7 @@ import msgspec
 
 from fedpower.exceptions import FedpowerError, InputError, ProtocolError
 from fedpower.federation import MOST_BYTES, TLS, isolation
-from fedpower.federation.processes import end_group, end_with_starter, log_to_console
+from fedpower.federation.processes import end_with_starter, log_to_console
 
 if TYPE_CHECKING:
     from fedpower.federation.health import Facts
@@ -52,6 +52,8 @@ class VaultStatus(msgspec.Struct, frozen=True, kw_only=True):
     epsilon_left: float
     n_waiting: int
     round: int | None = None
+    can_answer: bool = True
+    """Whether ledger and audit log agree: else every question is refused."""
 
 
 class Node:
@@ -113,6 +115,7 @@ class Node:
             epsilon_spent=status.epsilon_spent,
             epsilon_left=status.epsilon_left,
             studies_waiting=status.n_waiting,
+            can_answer=status.can_answer,
         )
 
     def _report_no_connection(self) -> None:
@@ -128,7 +131,7 @@ class Node:
         vault.register(self._vault, select.POLLRDHUP)
         vault.poll()
         logger.error("the node lost its vault: the connection was closed")
-        end_group()
+        os._exit(1)
 
     def _take(self, peer: str, kind: str, number: int, content: bytes) -> None:
         if not content:  # which would ask the vault for its status
@@ -177,7 +180,7 @@ def main() -> None:
         os._exit(2)
     except (OSError, EOFError) as error:
         logger.error("the node lost its vault: %s", error)
-        end_group()
+        os._exit(1)
 
 
 def _connect(vault: int | str) -> Connection:

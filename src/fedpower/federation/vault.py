@@ -1,6 +1,7 @@
 """The vault: a silo's process that has its rows, ledger and signing key, and no network."""
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
@@ -93,6 +94,7 @@ class Vault:
             epsilon_left=spent.left,
             n_waiting=self.inbox.n_waiting,
             round=self._round,
+            can_answer=self._log.is_sound,
         )
 
     def close(self) -> None:
@@ -172,7 +174,10 @@ class Vault:
             study = self.inbox.add(proposed)
             self._log.add("arrived", study=study.digest, run=run, name=study.name)
             self._proposed = proposed, study
-            logger.info("study %s arrived: fedpower node approve KIT %s", study.name, study.digest[:12])
+            kit, rules = self._own.path.parent, list(self.inbox.objections(study))
+            logger.info("study %s arrived: fedpower node approve %s %s", study.name, kit, study.digest[:12])
+            if rules and self._own.approve is not None:
+                logger.info("the standing rules do not approve it: %s", "; ".join(rules))
         return self._proposed[1]
 
     def _approved(self, asked_as: str) -> Silo:
@@ -203,12 +208,27 @@ def open_vault(federation: Federation, own: SiloFile) -> Iterator[Vault]:
     path = None if own.data.path is None else own.path.parent / own.data.path
     if path is not None and not path.exists():
         raise InputError(f"path in [data] of {own.path} must exist, got no file at {path}")
-    with own.open_ledger() as ledger:
+    with own.open_ledger() as ledger, _only_one(own):
         vault = Vault(federation, own, ledger)
         try:
             yield vault
         finally:
             vault.stop()
+
+
+@contextlib.contextmanager
+def _only_one(own: SiloFile) -> Iterator[None]:
+    """Refuse a second vault of a silo; several would answer in turn."""
+    own.inbox.mkdir(exist_ok=True, mode=0o700)
+    folder = os.open(own.inbox, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"silo {own.name!r} must run once, got one that already runs") from None
+        yield
+    finally:
+        os.close(folder)
 
 
 def node_settings(kit: Kit, vault: int | str = -1, *, health: tuple[str, int] | None = None) -> NodeSettings:

@@ -502,8 +502,11 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             history.account().require(history.owner.silo, mu, slack_delta)
             spent = history.account(study)
             if study_mu is not None and spent.charged(mu).mu > study_mu * (1 + ROUNDING):
-                must = f"a study must stay within its agreed epsilon, but study {study[:12]} asks for more"
-                raise BudgetError(f"{must}; repeat the same questions, or agree on a new study file")
+                must = (
+                    "a study must stay within its agreed epsilon, but a silo has spent it on other questions"
+                )
+                why = "of an earlier run, as when other silos took part"
+                raise BudgetError(f"{must} {why}; agree on a new study, for example with another epsilon")
             sent = payload()
             if not isinstance(sent, bytes):
                 raise TypeError(f"a payload must return bytes, got {type(sent).__name__}")
@@ -601,6 +604,10 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         return [(number, seal, _DECODER.decode(body)) for number, seal, body in rows]
 
     @property
+    def n_entries(self) -> int:
+        return int(self._query("SELECT max(seq) FROM entry")[0][0])
+
+    @property
     def log_head(self) -> LogHead:
         """How far the audit log goes; ledgers of earlier versions have no record of it."""
         if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'log'"):
@@ -618,6 +625,10 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             self._query(_LOG)
             self._query("INSERT OR REPLACE INTO log VALUES (1, ?)", msgspec.json.encode(head).decode())
         return head
+
+    def unit(self, *purposes: str) -> str:
+        """Return what the ε spent is about, with releases for further purposes."""
+        return _unit_of([*(entry.purpose for entry in self.entries()), *purposes])
 
     def statement(self) -> dict[str, Any]:
         """Return all but the payloads as JSON values; ``seal`` is the fingerprint of the history."""
@@ -637,7 +648,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             "data_set": owner.data_set,
             "data_versions": list(dict.fromkeys(version.name for version in history.all(Version))),
             "for_experiments": owner.for_experiments,
-            "unit": _unit_of([entry.purpose for entry in history.all(Release)]),
+            "unit": self.unit(),
             "cap": {"epsilon": account.cap, "delta": account.delta},
             "cap_changes": history.all(Cap),
             "spent": {name: getattr(account, name) for name in names},

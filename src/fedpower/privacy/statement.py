@@ -127,9 +127,9 @@ class PrivacyStatement:
             return str(self)
         if not self.is_private:
             return "NOT PRIVATE (ε = ∞): exact numbers left every silo."
-        worst = max(self.protections, key=lambda row: row.epsilon)
+        worst = max(self.protections, key=lambda row: (float(f"{row.epsilon:.3g}"), _is_joint(row)))
         promise, thing = in_symbols(worst.epsilon, self.delta), self.unit.split()[1]
-        observer, joined, others = worst.observer.partition(",")[0].partition(" together with ")
+        observer, joined, others = worst.observer.partition(",")[0].partition(_JOINT)
         if joined:
             return f"Privacy: {promise} per {thing}, even if {observer} and {others} work together."
         return f"Privacy: {promise} per {thing}, against {observer} and the public."
@@ -155,6 +155,13 @@ class PrivacyStatement:
         lines += _listed("Notes", map(as_sentence, self.notes))
         lines += _listed("Assumptions", map(as_sentence, self.assumptions))
         return "\n".join(lines)
+
+
+_JOINT = " together with "
+
+
+def _is_joint(row: Protection) -> bool:
+    return _JOINT in row.observer
 
 
 def in_symbols(epsilon: float, delta: float) -> str:
