@@ -25,7 +25,7 @@ from fedpower.protocol.messages import (
 from fedpower.protocol.query import vectors_to_bytes
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo, assemble
-from fedpower.protocol.solvers import UploadSettings
+from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import PREPARED, Study
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import Survey
@@ -140,9 +140,8 @@ def words_of(answer: Any) -> np.ndarray:
 def coordinator_of(
     study: Study, *, min_silos: int | None = None, run: str = RUN, recorded: Sequence[Round] = ()
 ) -> Coordinator:
-    settings = UploadSettings(study=study, rank=K)
     return Coordinator(
-        settings.solve(np.random.default_rng(0), run),
+        start(SolverSettings(study=study, rank=K), np.random.default_rng(0), run),
         [name for name, _ in study.identities],
         study=study,
         run=run,

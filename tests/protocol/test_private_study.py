@@ -13,9 +13,7 @@ from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Round
 from fedpower.protocol.outcome import SMOOTHED, state_privacy
-from fedpower.protocol.schedule import Schedule
-from fedpower.protocol.solvers import PowerSettings
-from runs import drive, make_coordinator
+from runs import drive, make_coordinator, power_settings
 
 SIZES = {"north": 300, "south": 300, "east": 300, "west": 300}
 
@@ -105,7 +103,7 @@ def test_a_whole_run_spends_what_is_stated_at_every_silo_and_what_was_asked_for(
     silos = {}
     for seed, (name, ledger) in enumerate(ledgers.items()):
         silos[name] = private_silo(study, ledger, rows=bounded_rows(200, seed=seed), name=name)
-    settings = PowerSettings(study=study, rank=R, schedule=Schedule(local_steps=2), n_steps=T)
+    settings = power_settings(study, R, local_steps=2, n_steps=T)
     coordinator = make_coordinator(silos, settings)
     drive(coordinator, silos)
     _, against, _ = state(study, sizes=dict.fromkeys(silos, 200), asked=coordinator.history)

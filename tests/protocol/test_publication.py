@@ -18,7 +18,7 @@ from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.messages import QueryAnswer
 from fedpower.protocol.publication import SHARE, WordsOfKey, key_of, smoothing, whole_step
 from fedpower.protocol.query import Covariance, moment_of
-from fedpower.protocol.solvers import UploadSettings
+from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import pooled_std
 from fedpower.sums.lattice import SIDE
 from problems import Array, spiked_rows
@@ -41,7 +41,7 @@ def published(*, seed: int = 0, center: bool = True) -> tuple[Coordinator, dict[
         "north": Party("north", study, rows[:299], SeededNoiseForExperiments(seed)),
         "south": Party("south", study, rows[299:], SeededNoiseForExperiments(seed + 1)),
     }
-    coordinator = make_coordinator(parties, UploadSettings(study=study, rank=2))
+    coordinator = make_coordinator(parties, SolverSettings(study=study, rank=2))
     drive(coordinator, parties)
     return coordinator, coordinator.history[-1].answers
 

@@ -66,7 +66,7 @@ def test_a_wide_silo_that_is_gone_is_left_out():
 def test_silos_whose_sum_alone_may_count_are_asked_for_blocks():
     parts = wide_rows()
     _, vectors = pooled_pairs(parts, False)
-    solution, coordinator = run(parts, rank=3, width=6, local=False)
+    solution, coordinator = run(parts, rank=3, width=6, lookahead=False)
     assert {each.kind for each in coordinator.history} == {"enrol", "steps"}
     assert sin_theta(solution.vectors[:, :3], vectors[:, :3]) < 1e-8
 

@@ -18,12 +18,14 @@ from fedpower.exceptions import InputError
 from fedpower.linalg import blas
 from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
 from fedpower.privacy.noise import NoiseSource
-from fedpower.protocol.coordinator import Answers, Arrived, Coordinator, Receipt, Round
+from fedpower.protocol.coordinator import Answers, Arrived, Coordinator, Exchange, Receipt, Round
 from fedpower.protocol.messages import Message
 from fedpower.protocol.outcome import REHEARSED, Outcome, conclude
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import PrivateReleases, assemble
-from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
+from fedpower.protocol.solvers import SolverSettings, start
+from fedpower.protocol.solvers.preparation import find_code_book
+from fedpower.protocol.solvers.sums import summed
 from fedpower.protocol.study import MOST_ROWS, Budget, Study, sums_moment
 from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import network_of
@@ -146,7 +148,8 @@ def check_ledgers(silos: list[str], budget: Budget, how: Run) -> None:
 def federate(
     moments: Moments, *, settings: SolverSettings, rng: np.random.Generator, **options: Any
 ) -> Outcome:
-    outcome = conclude(_run(moments, settings, rng, **options), settings)
+    coordinator = _run(moments, settings.study, lambda run: start(settings, rng, run), **options)
+    outcome = conclude(coordinator, settings)
     notes = (*outcome.privacy.notes, *[REHEARSED] * (settings.study.is_secure))
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
     return replace(outcome, kernels=kernels, privacy=replace(outcome.privacy, notes=notes))
@@ -154,15 +157,15 @@ def federate(
 
 def prepare_silos(surveys: Mapping[str, Survey], *, study: Study, **options: Any) -> CodeBook:
     """Return the code book of the silos' rows: the tallies of ``study``, without its moment."""
-    book = _run(surveys, PrepareSettings(study=study), np.random.default_rng(0), **options).outcome
+    book = _run(surveys, study, lambda run: summed(study, find_code_book, run=run), **options).outcome
     assert isinstance(book, CodeBook), "preparation ends with a code book"
     return book
 
 
 def _run(
     moments: Moments,
-    settings: SolverSettings | PrepareSettings,
-    rng: np.random.Generator,
+    study: Study,
+    solve: Callable[[str], Exchange],
     *,
     how: Run | None = None,
     noise: NoiseSource | None = None,
@@ -170,7 +173,7 @@ def _run(
     min_silos: int | None = None,
     **pace: Any,
 ) -> Coordinator:
-    study, run, how = settings.study, secrets.token_hex(8), how or Run()
+    run, how = secrets.token_hex(8), how or Run()
     budget = study.budget
     with ExitStack() as stack:
         opened: dict[str, Ledger] = {}
@@ -200,9 +203,8 @@ def _run(
             if isinstance(silo.releases, PrivateReleases) and how.ledgers and not study.is_secure:
                 peers.append(silo.releases)
                 silo.releases.peers = peers
-        solver = start(settings, rng, run)
         coordinator = Coordinator(
-            solver, list(silos), study=study, run=run, min_silos=min_silos, on_round=how.on_round
+            solve(run), list(silos), study=study, run=run, min_silos=min_silos, on_round=how.on_round
         )
         run_in_process(coordinator, silos, stop=lambda: _stop(moments), **pace)
     return coordinator

@@ -32,7 +32,7 @@ from fedpower.options import Edge, Iterative, Node, Options, Upload
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.pooled import varying
-from fedpower.protocol.solvers import SolverSettings, UploadSettings
+from fedpower.protocol.solvers import SolverSettings, upload
 from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.covariance import Covariance
 from fedpower.report.outcome import recorded, result_of
@@ -437,13 +437,13 @@ def result_from(release: Covariance, options: Options) -> Result:
         unit=options.unit if network is None else network,
     )
     book, rules = record.book, record.table_rules
-    settings = UploadSettings(
+    settings = SolverSettings(
         study=replace(study, iteration_rank=width),
         rank=rank,
         standardize=meant.standardizes,
         shortens=shortens(study, rules, normalize=release.treatment.normalize),
     )
-    solution = settings.decompose(release.pooled, release.silo_sizes, book)
+    solution = upload.decompose(settings, release.pooled, release.silo_sizes, book)
     found = result_of(
         Outcome(solution=solution, rounds=[], study=study, privacy=release.privacy),
         options=meant,

@@ -44,7 +44,7 @@ from fedpower.protocol.query import (
 )
 from fedpower.protocol.secure import Identity, total
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers import UploadSettings
+from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import PREPARED, Budget, Study
 from fedpower.rows.opening import open_source
 from fedpower.rows.units import with_ids
@@ -221,7 +221,7 @@ class Game:
                 messages = [Message(**facts, round=n, body=body) for n, (body, _) in enumerate(self.asked)]
                 answers = [silos[_AUDITED].answer(message).body for message in messages]
                 return [_numbers(*pair) for pair in zip(answers, self.noises, strict=True)]
-            solver = UploadSettings(study=self.study, rank=1).solve(np.random.default_rng(0), _RUN)
+            solver = start(SolverSettings(study=self.study, rank=1), np.random.default_rng(0), _RUN)
             coordinator = Coordinator(solver, self._names, study=self.study, run=_RUN)
             run_in_process(coordinator, silos, n_jobs=1)
         seen, known = [], SeededNoiseForExperiments(self._played)  # the colluder reveals its seed

@@ -41,7 +41,7 @@ def conclude(coordinator: Coordinator, settings: SolverSettings) -> Outcome:
         # have released something too.
         solution.sizes if study.is_secure else {name: answer.n_rows for name, answer in enrolled.items()},
         rounds,
-        sampled=getattr(settings, "n_participants", None) is not None,
+        sampled=getattr(settings.solver, "n_participants", None) is not None,
         used_before=not made_for <= {"", coordinator.run},
     )
     if solution.pooled is not None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from fedpower.linalg import Array
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.protocol.coordinator import Ask, Exchange, Round
+from fedpower.protocol.coordinator import Ask, Round
 from fedpower.protocol.pooled import shares_cut
 from fedpower.protocol.query import Tally, tally_parts
-from fedpower.protocol.solvers.sums import Sums, Total, summed
-from fedpower.protocol.study import Study
+from fedpower.protocol.solvers.sums import Sums, Total
 from fedpower.rules.codebook import UNSETTLED, CodeBook
 from fedpower.sums.survey import (
     CELL_SIDE,
@@ -47,17 +46,6 @@ _GAP_STDS = 3.0  # a column has missing cells where their number stands so far a
 _UNEVEN = 0.15  # κ: what unequal shortening of rows counts next to noise, in units of the trace over √d
 _CLEAR = 2.0  # a column's variance stands above its noise from so many standard deviations of it on
 _FLOOR = 1e-4  # the least variance of a column in units of half its range squared
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareSettings:
-    """Preparation without a moment, for a code book that later fits use."""
-
-    study: Study
-
-    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
-        """Return the code book that the silos' tallies give; nothing is random here."""
-        return summed(self.study, find_code_book, run=run)
 
 
 def find_code_book(sums: Sums) -> Generator[Ask, Round, CodeBook]:
