@@ -26,7 +26,7 @@ from fedpower.protocol.silo import PrivateReleases, assemble
 from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.solvers.preparation import find_code_book
 from fedpower.protocol.solvers.sums import summed
-from fedpower.protocol.study import MOST_ROWS, Budget, Study, sums_moment
+from fedpower.protocol.study import MOST_ROWS, Study, sums_moment
 from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import network_of
 from fedpower.rows.source import RowSource, Watch
@@ -136,13 +136,13 @@ def _read(
     return made
 
 
-def check_ledgers(silos: list[str], budget: Budget, how: Run) -> None:
+def check_ledgers(silos: list[str], study: Study, how: Run) -> None:
     """Refuse ledgers that are not one for each silo and its own, or cannot be opened."""
     _versions(silos, how.data_version)
     if how.data_set is not None:
         check_label("data_set", how.data_set)
     with ExitStack() as stack:
-        _open_ledgers(silos, budget, how, stack)
+        _open_ledgers(silos, study, how, stack)
 
 
 def federate(
@@ -174,12 +174,11 @@ def _run(
     **pace: Any,
 ) -> Coordinator:
     run, how = secrets.token_hex(8), how or Run()
-    budget = study.budget
     with ExitStack() as stack:
         opened: dict[str, Ledger] = {}
-        if budget is not None:
+        if study.is_private:
             _check_bounded(moments, study)
-            opened = _open_ledgers(list(moments), budget, how, stack)
+            opened = _open_ledgers(list(moments), study, how, stack)
         # A ledger in memory lives as long as this fit, whose rows do not change.
         versions = _versions(list(moments), how.data_version) if opened and how.ledgers else {}
         silos = {
@@ -238,19 +237,19 @@ def _versions(silos: list[str], declared: Versions | None) -> dict[str, str]:
     return {name: declared.get(name, DEFAULT_VERSION) for name in silos}
 
 
-def _open_ledgers(silos: list[str], budget: Budget, how: Run, stack: ExitStack) -> dict[str, Ledger]:
+def _open_ledgers(silos: list[str], study: Study, how: Run, stack: ExitStack) -> dict[str, Ledger]:
     paths = how.ledgers or {}
     if not isinstance(paths, Mapping):
         raise InputError(f"ledgers must be a mapping from silo names to files, got {type(paths).__name__}")
     for name in paths:
         if name not in silos:
             raise InputError(f"ledgers must be of the silos {', '.join(silos)}, got a ledger for {name!r}")
-    opened, terms = {}, budget.study
+    opened = {}
     for name in silos:
         if paths and name not in paths:
             raise InputError(f"every silo must have a ledger or none, got none for {name!r}")
         ledger = (
-            Ledger.open(paths[name]) if paths else Ledger.in_memory(terms.epsilon, terms.delta, silo=name)
+            Ledger.open(paths[name]) if paths else Ledger.in_memory(study.epsilon, study.delta, silo=name)
         )
         opened[name] = stack.enter_context(ledger)
         ledger.check_owner(name, how.data_set)

@@ -120,13 +120,12 @@ _spent: deque[_Spent] = deque(maxlen=64)
 
 def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1) -> None:
     """Record a private fit without a ledger, and warn, once for the same rows, when it is not the first."""
-    budget = study.budget
-    if budget is None:
+    if not study.is_private:
         return
     silos = list(sources)
     most = _MOST_CELLS // max(len(silos), 1)  # so that many silos take no longer than one
     sketch = frozenset[int | str]().union(*(_sketch(source, most) for source in silos))
-    mu = budget.total_mu if fits else budget.mu(*STAGES)
+    mu = study.budget.total_mu if fits else study.budget.mu(*STAGES)
     with _lock:
         known = next((spent for spent in _spent if spent.overlaps(sketch)), None)
         if known is None:

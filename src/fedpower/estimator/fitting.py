@@ -245,9 +245,8 @@ class _Fit:
         count = getattr(options.solver, "n_participants", None)
         require((count or 1) <= len(sources), "n_participants", f"at most the {len(sources)} silos", count)
         check_silos(list(sources), options.aggregation.min_silos)
-        budget = study.budget
-        if budget is not None and run.ledgers:
-            check_ledgers(list(sources), budget, run)
+        if run.ledgers:
+            check_ledgers(list(sources), study, run)
         return study, treatment
 
     def study_of(

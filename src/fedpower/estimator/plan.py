@@ -494,9 +494,7 @@ class _DrawnSums(Sums):
 
     def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
         yield from ()
-        budget = self.study.budget
-        assert budget is not None
-        rows = self.n_rows
+        budget, rows = self.study.budget, self.n_rows
         noise = noise_for(query.sensitivity, budget.price(query.label).multiplier, (rows,))
         exact = np.zeros(self.spectrum.size)
         if isinstance(query, Product):

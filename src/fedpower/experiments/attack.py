@@ -170,8 +170,8 @@ def _play(
     exact = moment_of(rows).moment()
     bases, products = overhear(mode, epsilon, setting, seed, source)
     expected = setting.n_features**-3.0  # d² entries share ‖A‖_F² ≥ 1/d, as tr A = 1
-    budget = study_of(mode, epsilon, setting).budget
-    noise = 0.0 if budget is None else budget.std(setting.n_rows) ** 2
+    study = study_of(mode, epsilon, setting)
+    noise = study.budget.std(setting.n_rows) ** 2 if study.is_private else 0.0
     if mode == "covariance":  # the same noised covariance every time: solve for it, then shrink
         guess = rebuild(bases, products) / (1 + noise / 2 / expected)
     else:

@@ -9,7 +9,7 @@ from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import COVARIANCE, MEAN, PRODUCT, SCORES
 from fedpower.protocol.silo import PrivateReleases, Silo
-from fedpower.protocol.study import Budget, worst_epsilon
+from fedpower.protocol.study import Study, worst_epsilon
 from fedpower.report.text import and_more
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
@@ -134,12 +134,12 @@ def leaving(silo: Silo) -> list[dict[str, Any]]:
     counted = "networks, which is 1" if terms.network == "edge" else "persons" if persons else "rows"
     most = f", {terms.rows_per_unit} at most of a person" if terms.unit and not persons else ""
     first = {"what": f"number of {counted}{most}, exact", "numbers": 1, "times": 1, "share": 0.0}
-    if terms.budget is None:
+    if not terms.is_private:
         exact = "sums over your rows, as the coordinator asks"
         return [first, {"what": exact, "numbers": None, "times": None, "share": None}]
     sent = [
         {
-            "what": _query_in_words(query.label, terms.budget),
+            "what": _query_in_words(query.label, terms),
             "numbers": query.size,
             "times": query.times * terms.attempts,
             "share": query.share * query.times,
@@ -152,15 +152,14 @@ def leaving(silo: Silo) -> list[dict[str, Any]]:
     return [first, *sent]
 
 
-def _query_in_words(label: str, budget: Budget) -> str:
+def _query_in_words(label: str, study: Study) -> str:
     kind = label.split(maxsplit=1)[0]
-    what = "adjacency" if budget.study.network == "edge" else "covariance"
-    centred = budget.study.center
-    trace = " with the trace" if budget.with_trace else ""
+    what = "adjacency" if study.network == "edge" else "covariance"
+    trace = " with the trace" if study.budget.with_trace else ""
     words = {
-        COVARIANCE: f"{what}, mean row and trace" if centred else f"{what} and its trace",
+        COVARIANCE: f"{what}, mean row and trace" if study.center else f"{what} and its trace",
         MEAN: "mean row",
-        PRODUCT: f"product of {budget.study.n_features} × {budget.study.iteration_rank}{trace}",
+        PRODUCT: f"product of {study.n_features} × {study.iteration_rank}{trace}",
         SCORES: "counts of rows by their scores on two components",
         "octaves": "counts of cells by size: rough column ranges",
         "bins": "counts of cells by size: column ranges",

@@ -24,7 +24,7 @@ from fedpower.privacy.sensitivity import (
     of_row_sum,
 )
 from fedpower.protocol.messages import decode_as, encode
-from fedpower.protocol.study import Budget, Study
+from fedpower.protocol.study import Study
 from fedpower.rows.units import PARTS, TALLY_PARTS
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import SIDE, ClippedQuestion
@@ -265,7 +265,7 @@ class RowSum:
 class Step:
     """A_i Z and tr A_i in float64 [FP Alg. 2, line 6], or the mean row without a Z: noised at every step."""
 
-    budget: Budget
+    study: Study
     n_rows: int
     basis: Array | None = None
     center: Array | None = None
@@ -278,16 +278,17 @@ class Step:
     @property
     def sensitivity(self) -> Sensitivity:
         """Lemma 5; about a centre of norm c it is (1 + c)² as much."""
+        budget = self.study.budget
         if self.basis is None:
-            return self.budget.step_sensitivity(self.n_rows, width=0)
-        return self.budget.step_sensitivity(self.n_rows, norm_of(self.center), self.basis.shape[1])
+            return budget.step_sensitivity(self.n_rows, width=0)
+        return budget.step_sensitivity(self.n_rows, norm_of(self.center), self.basis.shape[1])
 
     def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
         assert not isinstance(rows, Survey), "steps are over treated rows"
         if self.basis is None:
             values = rows.summary.mean
         else:
-            trace = [rows.summary.trace(self.center)] if self.budget.with_trace else []
+            trace = [rows.summary.trace(self.center)] if self.study.budget.with_trace else []
             values = np.append(rows.product(self.basis, self.center), trace)
         return quantised(values, exponents[0])
 

@@ -57,7 +57,6 @@ def _purpose(query: Query, study: Study, channel: Channel) -> str:
 
 def noise_of(query: Query, study: Study, sizes: tuple[int, ...]) -> Noise:
     """Return what a silo adds to the answer to a query; what is refused are public facts."""
-    assert study.budget is not None, "what is released is noised"
     try:
         return study.budget.noise(query.label, query.sensitivity, sizes)
     except InputError as error:  # the coordinator may read it
@@ -86,9 +85,7 @@ def release(
     The answer is charged and stored before it leaves; the same question gets the stored one. ``asking``
     asks for several answers, each in the light of those before: ``times`` of them are charged together.
     """
-    budget = study.budget
-    assert budget is not None, "what is released is noised"
-    price, key = budget.price(query.label), key_of(query, study, data, channel)
+    price, key = study.budget.price(query.label), key_of(query, study, data, channel)
 
     def answer(asked: Query) -> NDArray[np.int64]:
         added = noise_of(asked, study, channel.sizes)
@@ -118,7 +115,7 @@ def release(
         data=data,
         mu=price.mu * math.sqrt(times),
         slack_delta=price.slack_delta * times,
-        study_mu=budget.study_mu * math.sqrt(study.attempts),
+        study_mu=study.budget.study_mu * math.sqrt(study.attempts),
         payload=lambda: make() if made is None else made,
     )
     length = int.from_bytes(raw[:2], "little")

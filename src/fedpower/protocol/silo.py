@@ -131,7 +131,6 @@ class PrivateReleases:
         data: DataVersion | None,
         sessions: SiloSessions | None = None,
     ) -> None:
-        assert study.budget is not None, "a private study has a price list"
         if data is not None:
             ledger.check_rows(data)
         self.rows, self._study, self.budget, self.ledger = rows, study, study.budget, ledger
@@ -231,7 +230,7 @@ class PrivateReleases:
 
     def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
         if self._has_steps():
-            query = Step(budget=self.budget, n_rows=self.rows.n_rows)
+            query = Step(study=self._study, n_rows=self.rows.n_rows)
             integers, _ = self._release_plain(query)
             mean = noise_of(query, self._study, (self.rows.n_rows,)).values(integers)
         else:
@@ -256,9 +255,9 @@ class PrivateReleases:
         digest = hashlib.sha256(repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode())
         for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        budget, n_rows = self.budget, self.rows.n_rows
-        query = Step(budget=budget, n_rows=n_rows, basis=ask.basis, center=ask.center, public=digest.digest())
-        noise = noise_of(query, self._study, (n_rows,))
+        study, n_rows = self._study, self.rows.n_rows
+        query = Step(study=study, n_rows=n_rows, basis=ask.basis, center=ask.center, public=digest.digest())
+        noise = noise_of(query, study, (n_rows,))
 
         def asking(answering: Answering) -> None:
             def multiply(basis: Array) -> Array:
@@ -270,8 +269,8 @@ class PrivateReleases:
         stored = noise.values(integers.reshape(ask.n_local_steps, -1).T).T
         left = iter(stored)
         outcome = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
-        total = float(np.mean(stored[:, -1])) if budget.with_trace else None
-        std = budget.std(n_rows, norm_of(ask.center))
+        total = float(np.mean(stored[:, -1])) if self.budget.with_trace else None
+        std = self.budget.std(n_rows, norm_of(ask.center))
         product = read_only(rounded(outcome.product, std))
         return structs.replace(outcome, product=product, total_variance=total)
 

@@ -52,7 +52,6 @@ def find_code_book(sums: Sums) -> Generator[Ask, Round, CodeBook]:
     """Return the code book that a study's tallies give, each asked for with what those before show."""
     study, d = sums.study, sums.study.n_features
     budget, parts = study.budget, tally_parts(study)
-    assert budget is not None, "only a private study prepares"
     places = study.open_columns
     low, high = np.array([known or (0.0, 0.0) for known in study.ranges]).T.copy()
     outside, narrow, missing = np.zeros(d), np.zeros(d, dtype=np.bool_), _Missing(d)

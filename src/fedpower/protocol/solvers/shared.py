@@ -259,11 +259,11 @@ class Steps:
 
     def shift(self, n_local_steps: int) -> float:
         """Return by how much noised covariances are shifted: steps then chase no negative eigenvalues."""
-        settings, budget = self.settings, self.study.budget
-        if budget is None or self.study.noise != "covariance":
+        settings = self.settings
+        if self.study.noise != "covariance":
             return 0.0
         alone = n_local_steps > 1 and settings.pooled_std is None
-        std = max(map(budget.std, self.sizes.values())) if alone else settings.std(self.sizes)
+        std = max(map(self.study.budget.std, self.sizes.values())) if alone else settings.std(self.sizes)
         return std * math.sqrt(2.0 * self.study.n_features)
 
     def ask(

@@ -86,12 +86,13 @@ class Sums:
     def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
         """Return the sum of all answers; a silo that misses one of a plain study is asked nothing more."""
         answers = yield from self._answers(query)
-        budget = self.study.budget
         sizes: dict[str, tuple[int, ...]] = {name: (size,) for name, size in self.sizes.items()}
         if self.session is not None:
             sizes, answers = {"": tuple(self.sizes.values())}, {"": total(answers.values()).view(np.uint64)}
         noises = {
-            name: None if budget is None else budget.noise(query.label, query.sensitivity, sizes[name])
+            name: self.study.budget.noise(query.label, query.sensitivity, sizes[name])
+            if self.study.is_private
+            else None
             for name in answers
         }
         values: Array = np.zeros(query.sensitivity.size)
@@ -138,11 +139,11 @@ class Sums:
         self, below: Array, mean: Array | None, trace: float, answers: Mapping[str, Words]
     ) -> Moments:
         """Return a pooled moment about its mean, with a little noise more where it can be published."""
-        study, budget, smooth = self.study, self.study.budget, None
+        study, smooth = self.study, None
         squares = symmetric_of(below, study.n_features)  # about 0
         # The public knows the code book of a preparation too, which is no part of that sum.
-        if budget is not None and study.noise == "covariance" and not (self.session or study.preparation):
-            smooth = smoothing(budget, self.sizes)
+        if study.noise == "covariance" and not (self.session or study.preparation):
+            smooth = smoothing(study.budget, self.sizes)
         if smooth is not None:  # only those who know everyone's noised release can compute the key
             c, d = study.mean_weight, study.n_features
             vector = smooth(pack(squares, mean, trace, c), key_of(answers))
@@ -279,15 +280,15 @@ def with_scores(solver: Exchange, study: Study) -> Exchange:
 
 def counted_scores(sums: Sums, solution: Solution) -> Generator[Ask, Round, Solution]:
     """Return the solution with the counts of its scores, which are the study's last query, if it has one."""
-    study, budget = sums.study, sums.study.budget
+    study = sums.study
     if not study.scores:
         return solution
     parts, sizes, std = tally_parts(study), tuple(sums.sizes.values()), 0.0
     # The grid is over the counts that can be read: of the sum, or of one silo.
     read = sizes if sums.session is not None else sizes[:1]
-    if budget is not None:
+    if study.is_private:
         change = of_counts(SCORE_CELLS, per_unit=study.counted_per_unit)
-        std = budget.noise(SCORES, change, read).stds[0] / parts
+        std = study.budget.noise(SCORES, change, read).stds[0] / parts
     usual = sum(sizes) * len(read) / len(sizes)
     question = score_question(solution, study, n_rows=usual, std=std)
     found = yield from sums.total(ScoreCounts(question=question, per_unit=study.counted_per_unit))
