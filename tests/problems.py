@@ -61,6 +61,9 @@ class ArrayMoment:
     def factor(self, center: Array | None = None) -> Array:
         return moment_factor(self.rows if center is None else self.rows - center)
 
+    def treated(self, treatment: RowTreatment | None = None) -> "ArrayMoment":
+        return self
+
     def sums(self) -> ExactMoments:
         return LocalMoment(open_source(self.rows), RowTreatment(row_norm=1.0), on_lattice=True).sums()
 

@@ -48,7 +48,7 @@ from fedpower.rules.codebook import EXACT, CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment
-from fedpower.sums.survey import Survey
+from fedpower.sums.survey import Rows
 from fedpower.values import shown
 
 
@@ -250,7 +250,7 @@ class _Fit:
         return study, treatment
 
     def study_of(
-        self, rows: Mapping[str, LocalMoment] | Mapping[str, Survey], treatment: RowTreatment | None
+        self, rows: Mapping[str, Rows], treatment: RowTreatment | None
     ) -> tuple[Study, SolverSettings, SolverChoice]:
         """Return the study of rows that were counted; warn of what is odd about it."""
         sizes = {name: silo.n_rows for name, silo in rows.items()}
@@ -328,15 +328,15 @@ def _exact_book(options: Options, data: Data) -> CodeBook:
 def _fitted(options: Options, data: Data, run: Run) -> Result:
     fit, sources, solver = _Fit(options, data, run), data.sources, options.solver
     expected, treatment = fit.expected()
-    rows: dict[str, LocalMoment] | dict[str, Survey]
+    rows: Mapping[str, Rows]
     with every_problem(sources.values(), gaps=options.takes_gaps):
         treatment, leak = bounded(options, treatment, sources.values())
         if treatment is None:
             rows = survey_silos(sources, **fit.reading)
         else:
             steps = solver.n_steps if isinstance(solver, Iterative) else None
-            rows = read_silos(expected, sources, treatment, steps=steps, **fit.reading)
-            fit.report_cut(treatment, rows)
+            rows = moments = read_silos(expected, sources, treatment, steps=steps, **fit.reading)
+            fit.report_cut(treatment, moments)
     study, settings, choice = fit.study_of(rows, treatment)
     if not run.ledgers and leak is None:
         warn_about_repeats(study, sources.values())
@@ -355,10 +355,11 @@ def _fitted(options: Options, data: Data, run: Run) -> Result:
         change = f"changed by sin θ = {solution.change:.2g} in the last of {solver.max_rounds} rounds"
         warn(f"the subspace still {change}; raise max_rounds, tol or iteration_rank", ConvergenceWarning)
     warn_about_rows(study, rows)
-    if treatment is None:
-        counts = {name: silo.clipped for name, silo in rows.items() if isinstance(silo, Survey)}
-        if run.on_clipped is not None and all(counts.values()):
-            run.on_clipped({name: count for name, count in counts.items() if count is not None})
+    if treatment is None and run.on_clipped is not None:
+        known = {name: silo.n_clipped for name, silo in rows.items()}
+        counts = {name: (count, rows[name].n_read) for name, count in known.items() if count is not None}
+        if len(counts) == len(rows):
+            run.on_clipped(counts)
     rules = data.rules
     if rules is not None and options.rules is not None and not options.is_private:
         rules = options.rules.completed(rules.columns)

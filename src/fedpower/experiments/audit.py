@@ -32,16 +32,7 @@ from fedpower.protocol.messages import (
     Question,
     read_only,
 )
-from fedpower.protocol.query import (
-    Product,
-    Query,
-    Rows,
-    ScoreCounts,
-    Step,
-    Tally,
-    moment_of,
-    vectors_to_bytes,
-)
+from fedpower.protocol.query import Product, Query, ScoreCounts, Step, Tally, moment_of, vectors_to_bytes
 from fedpower.protocol.secure import Identity, total
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import SolverSettings, start
@@ -51,7 +42,7 @@ from fedpower.rows.units import with_ids
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import ClippedQuestion
 from fedpower.sums.local import local_moment
-from fedpower.sums.survey import STAGES, ScoreQuestion, Stage, Survey
+from fedpower.sums.survey import STAGES, Rows, ScoreQuestion, Stage, Survey
 
 Progress = Callable[[int], None]
 """Called with how many more runs were played."""

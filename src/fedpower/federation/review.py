@@ -14,7 +14,7 @@ from fedpower.report.text import and_more
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
 from fedpower.rules.rules import Rule
-from fedpower.sums.survey import ONLY_YOU, Survey, cells_warnings, units_warning
+from fedpower.sums.survey import ONLY_YOU, cells_warnings, units_warning
 
 _UNITS = {
     "": "one row, not a person with several",
@@ -46,7 +46,7 @@ def advice_of(silo: Silo) -> list[str]:
         odd = weights_summary(weighed_edges({silo.name: moment.source}).values())
         return [] if odd is None else [f"{odd} {ONLY_YOU}"]
     advice = []
-    if not isinstance(moment, Survey) and moment.treatment.row_norm is not None and moment.n_clipped:
+    if moment.treatment.row_norm is not None and moment.n_clipped:
         clipped, rows = moment.n_clipped, moment.n_read
         more = ": propose public centres and scales, or a larger bound, for the next study"
         advice.append(
@@ -121,7 +121,7 @@ def review_rows(silo: Silo, version: str) -> dict[str, Any]:
         odd: dict[str, Any] = {"edges_capped_at_the_maximum": weighed.n_capped}
     else:
         thing = "rows"
-        odd = {"rows_clipped_by_the_bound": None if isinstance(moment, Survey) else moment.n_clipped}
+        odd = {"rows_clipped_by_the_bound": moment.n_clipped}
     sizes = {"persons": moment.n_rows, "rows": moment.n_read} if terms.unit else {thing: moment.n_rows}
     advice = advice_of(silo)
     return {"data_version": version, **sizes, **odd, **({"advice": advice} if advice else {})}

@@ -14,9 +14,10 @@ from fedpower.privacy.ledger import BY_EDGE, BY_PERSON, DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.privacy.sensitivity import Noise
 from fedpower.protocol.messages import Words
-from fedpower.protocol.query import Query, Rows
+from fedpower.protocol.query import Query
 from fedpower.protocol.secure import Masked
 from fedpower.protocol.study import Study
+from fedpower.sums.survey import Rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,13 +35,13 @@ from fedpower.protocol.messages import (
     read_only,
     rounded,
 )
-from fedpower.protocol.query import Query, Rows, Step, moment_of, norm_of, query_of
+from fedpower.protocol.query import Query, Step, moment_of, norm_of, query_of
 from fedpower.protocol.release import Answering, Plain, key_of, noise_of, recorded_as, release
 from fedpower.protocol.secure import Identity, KeyGoneError, SiloSessions
 from fedpower.protocol.study import Study
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.moment import Moments
-from fedpower.sums.survey import Survey, units_warning
+from fedpower.sums.survey import Rows, Survey, units_warning
 
 _Multiply = Callable[[Array], Array]
 """Z ↦ A_i Z in an array of its own, with or without noise: the one seam through which noise enters."""
@@ -338,11 +338,11 @@ class Silo:
     def _report_clipped(self) -> None:
         """Report once, and only to the operator, how many rows the bound clipped."""
         rows = self.releases.rows
-        if isinstance(rows, Survey) and rows.clipped is not None and not self._reported:
-            self._reported, (cut, all_rows) = True, rows.clipped
+        if self.study.preparation and rows.n_clipped is not None and not self._reported:
+            self._reported = True
             logger.info(
                 "%.1f%% of the rows of silo %r (%d of %d) exceeded the bound and were clipped (only you "
-                "see this)", 100.0 * cut / all_rows, self.name, cut, all_rows,
+                "see this)", 100.0 * rows.n_clipped / rows.n_read, self.name, rows.n_clipped, rows.n_read,
             )  # fmt: skip
             for odd in units_warning(rows, self.study.groups, self.study.columns):
                 logger.info("%s", odd)
@@ -438,8 +438,7 @@ def assemble(
         raise InputError(f"the rows of silo {name!r} must be prepared as the study requires")
     releases: Releases
     if not study.is_private:
-        assert not isinstance(rows, Survey), "only a private study prepares"
-        releases = ExactReleases(rows, study)
+        releases = ExactReleases(rows.treated(), study)
     else:
         if ledger is None:
             raise InputError("a private study must have a ledger; create one with `fedpower ledger create`")

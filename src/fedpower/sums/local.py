@@ -95,7 +95,7 @@ class LocalMoment:
         self.treatment, self.device, self.watch = treatment, how.device, how.watch
         # A moment is made in one pass, and no other has to be over the same rows.
         contents = treatment.bounded and (how.rereads or self.choice.kind == "product")
-        self.source = enrolled(source, contents=contents, fingerprinted=how.fingerprinted)
+        self.source = self.filled = enrolled(source, contents=contents, fingerprinted=how.fingerprinted)
         self._unit = unit_of(source)
         # Without its centre, sparse rows stay sparse.
         split = source.sparse and not treatment.bounded
@@ -131,6 +131,11 @@ class LocalMoment:
     def n_clipped(self) -> int:
         """How many of those the bound shortened; for the silo's operator only."""
         return self.summary.n_clipped
+
+    def treated(self, treatment: RowTreatment | None = None) -> "LocalMoment":
+        """Return these rows, whose treatment was known from the beginning."""
+        assert treatment is None or treatment == self.treatment, "rows have one treatment"
+        return self
 
     def columns_as_treated(self) -> tuple[Vector, Vector] | None:
         """Return mean and spread of the treated rows' columns; None where that takes another pass."""
