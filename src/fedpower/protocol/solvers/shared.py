@@ -3,9 +3,10 @@
 import math
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from msgspec import Meta
 
 from fedpower.exceptions import InputError
 from fedpower.linalg import ALIGNMENTS, Alignment, Array, misalignment
@@ -17,18 +18,22 @@ from fedpower.protocol.query import norm_of
 from fedpower.protocol.solvers.angles import Directions
 from fedpower.protocol.study import NOISE_SHARE, NoiseLaw, Study, masses, noise_law, pooled_std
 from fedpower.rules.codebook import CodeBook
+from fedpower.toml import Part
 
 Rank = int | float | Literal["auto"]
 """k; a fraction of variance; or those that are determined (`Angles.n_kept`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CountedScores:
-    """How many rows lie in each place of a grid over their scores on the first two components."""
+class ScoreRecord(Part, frozen=True):
+    """Counts of rows on a grid over their scores, which reaches as far to either side of 0."""
 
-    reach: Array
-    counts: Mapping[str, Array]
+    reach: tuple[float, float]
     noise_std: float
+    counts: Annotated[dict[str, list[list[float]]], Meta(min_length=1)]
+
+
+POOLED = "all silos"
+"""The name of counts of which only the sum over silos is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,7 @@ class Solution:
     gains: Array | None = None
     code_book: CodeBook | None = None
     pooled: Pooled | None = None
-    scores: CountedScores | None = None
+    scores: ScoreRecord | None = None
 
 
 def rank_for(fraction: float, values: Array, total: float) -> int:

@@ -31,7 +31,7 @@ from fedpower.protocol.pooled import Pooled, varying
 from fedpower.protocol.publication import key_of, smoothing
 from fedpower.protocol.query import Query, ScoreCounts, moment_of, tally_parts
 from fedpower.protocol.secure import total
-from fedpower.protocol.solvers.shared import CountedScores, Solution, enrol
+from fedpower.protocol.solvers.shared import POOLED, ScoreRecord, Solution, enrol
 from fedpower.protocol.study import Study, Weights, masses, pooled_std
 from fedpower.sums.survey import MOST_BINS, SCORE_CELLS, ScoreQuestion
 
@@ -294,8 +294,10 @@ def counted_scores(sums: Sums, solution: Solution) -> Generator[Ask, Round, Solu
     found = yield from sums.total(ScoreCounts(question=question, per_unit=study.counted_per_unit))
     counts, bins = {}, question.n_bins
     for name, words in found.answers.items():
-        counts[name] = _read(words, found.noises[name])[: bins**2].reshape(bins, bins) / parts
-    return replace(solution, scores=CountedScores(reach=question.reach, counts=counts, noise_std=std))
+        grid = _read(words, found.noises[name])[: bins**2].reshape(bins, bins) / parts
+        counts[name or POOLED] = grid.tolist()
+    reach: tuple[float, float] = tuple(question.reach.tolist())
+    return replace(solution, scores=ScoreRecord(reach=reach, counts=counts, noise_std=std))
 
 
 def score_question(solution: Solution, study: Study, *, n_rows: float, std: float) -> ScoreQuestion:
