@@ -12,7 +12,7 @@ from carriers import Transport, drive, in_turn
 from fedpower.engines.inprocess import MOST_ATTEMPTS
 from fedpower.exceptions import InputError, ProtocolError
 from fedpower.linalg import sin_theta
-from fedpower.protocol.coordinator import Arrived, Coordinator, Receipt, Unreadable
+from fedpower.protocol.coordinator import Arrived, Coordinator, Unreadable
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message, Refusal
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers.shared import SiloSampler
@@ -34,26 +34,33 @@ def answers_of_first_round() -> tuple[Coordinator, dict[str, Message]]:
     return coordinator, {q.silo: silos[q.silo].answer(q) for q in coordinator.next()}
 
 
-def test_receipts_say_what_was_done_with_an_answer():
+def test_what_is_late_repeated_or_foreign_changes_nothing_and_only_a_wrong_answer_is_asked_for_again():
     coordinator, answers = answers_of_first_round()
-    first = answers["silo-0"]
-    assert coordinator.receive(first) is Receipt.ACCEPTED
-    assert coordinator.receive(first) is Receipt.DUPLICATE
-    for change in ({"run": "other"}, {"silo": "nobody"}, {"round": 5}):
-        assert coordinator.receive(structs.replace(answers["silo-1"], **change)) is Receipt.FOREIGN
-    wrong = structs.replace(answers["silo-1"], body=LocalSteps(product=np.zeros((12, 3))))
-    assert coordinator.receive(wrong) is Receipt.MALFORMED
+    first, second = answers["silo-0"], answers["silo-1"]
+    assert not coordinator.receive(first)
+    counted = coordinator.history[0].bytes_up
+    ignored = [structs.replace(first, body=Refusal(reason="no"))]
+    ignored += [
+        structs.replace(second, **change) for change in ({"run": "other"}, {"silo": "nobody"}, {"round": 5})
+    ]
+    assert not any(map(coordinator.receive, ignored))
+    assert list(coordinator.history[0].answers) == ["silo-0"]
+    assert coordinator.history[0].bytes_up == counted
+    assert not coordinator.history[0].refused
+    wrong = structs.replace(second, body=LocalSteps(product=np.zeros((12, 3))))
+    assert coordinator.receive(wrong)
     for name in ("silo-1", "silo-2", "silo-3"):
         coordinator.receive(answers[name])
-    assert coordinator.receive(first) is Receipt.LATE
+    assert not coordinator.receive(first)
     assert len(coordinator.history) == 2
+    assert not coordinator.history[1].answers
 
 
 def test_a_refusal_counts_as_no_answer_and_its_reason_is_told():
     coordinator, answers = answers_of_first_round()
     for name in ("silo-0", "silo-1", "silo-2"):
         refusal = structs.replace(answers[name], body=Refusal(reason="no budget is left"))
-        assert coordinator.receive(refusal) is Receipt.REFUSED
+        assert not coordinator.receive(refusal)
     with pytest.raises(ProtocolError, match="silo 'silo-0' refused: no budget is left"):
         coordinator.receive(answers["silo-3"])
 

@@ -18,7 +18,7 @@ from fedpower.exceptions import InputError
 from fedpower.linalg import blas
 from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
 from fedpower.privacy.noise import NoiseSource
-from fedpower.protocol.coordinator import Answers, Arrived, Coordinator, Exchange, Receipt, Round
+from fedpower.protocol.coordinator import Answers, Arrived, Coordinator, Exchange, Round
 from fedpower.protocol.messages import Message
 from fedpower.protocol.outcome import REHEARSED, Outcome, conclude
 from fedpower.protocol.secure import Identity
@@ -324,7 +324,7 @@ def _drive_round(coordinator: Coordinator, carrier: Carrier, pace: Pace) -> None
             coordinator.deadline()
             return
         silo = arrived[0].silo
-        if coordinator.receive(arrived.pop()) is Receipt.MALFORMED:  # type: ignore[arg-type]
+        if coordinator.receive(arrived.pop()):  # type: ignore[arg-type]
             attempts[silo] += 1
             if attempts[silo] < MOST_ATTEMPTS:
                 questions = tuple(each for each in coordinator.next() if each.silo == silo)
