@@ -45,7 +45,7 @@ class Setting:
             return
         if self.choices:
             kinds = tuple(self.choices.values()) if isinstance(self.choices, Mapping) else ()
-            known = (isinstance(value, str) and value in self.choices) or isinstance(value, kinds)
+            known = (isinstance(value, str) and value in self.choices) or type(value) in kinds
             require(known, name, f"one of {', '.join(map(repr, self.choices))}", value)
         elif self.holds is not None:
             of_kind = self.kind is None or isinstance(value, _OF_KIND[self.kind])

@@ -104,7 +104,9 @@ def with_levels(options: Options, tables: Iterable[Any]) -> Options:
     rules = {} if book.rules is None else book.rules.as_content()
     found: dict[str, Any] = {}
     for table in tables:
-        kinds: Any = getattr(table, "schema", getattr(table, "dtypes", None))
+        # A lazy frame of Polars warns of its cost where it is asked for dtypes.
+        is_polars = hasattr(table, "collect_schema")
+        kinds: Any = table.collect_schema() if is_polars else getattr(table, "dtypes", None)
         for name, kind in kinds.items() if hasattr(kinds, "items") else ():
             words = [*getattr(kind, "categories", ())]
             if name in rules or not words or not all(isinstance(word, str) for word in words):

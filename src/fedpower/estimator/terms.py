@@ -331,7 +331,7 @@ def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
 
 def _why_upload(options: Options, noise: str, rank: Rank) -> str | None:
     """Return why nothing but the upload of the covariance will do; None where others do."""
-    if noise == "covariance" and not isinstance(rank, int):
+    if rank == "auto" or (noise == "covariance" and not isinstance(rank, int)):
         return f"n_components={rank!r} depends on the whole spectrum"
     if options.network is not None:
         return "communities are found from the whole matrix"

@@ -192,7 +192,8 @@ def _by_factors(settings: SolverSettings, sizes: dict[str, int]) -> Exchange:
     """Return the :class:`Solution` from all silos' moments, in one round, however small the gap."""
     closed = yield Ask(body=AskMoment(label="factor"), silos=tuple(sizes), step=1)
     answers: dict[str, MomentPart] = closed.answers
-    weights = shares(answers, masses(sizes, settings.study.weights))
+    sizes = {name: sizes[name] for name in answers}
+    weights = shares(sizes, masses(sizes, settings.study.weights))
     factors = [math.sqrt(weights[name]) * answer.values for name, answer in answers.items()]
     total = sum(weights[name] * answer.total_variance for name, answer in answers.items())
     center = None
@@ -222,6 +223,6 @@ def _by_factors(settings: SolverSettings, sizes: dict[str, int]) -> Exchange:
         rank=rank,
         total_variance=total,
         center=center,
-        sizes={name: sizes[name] for name in answers},
+        sizes=sizes,
         gains=gains,
     )

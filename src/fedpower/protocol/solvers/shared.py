@@ -239,7 +239,8 @@ class Steps:
         what = AskMoment(label="mean" if gains_of is None else "variances")
         opened = yield Ask(body=what, silos=tuple(sizes))
         answers: dict[str, MomentPart] = opened.answers
-        weights = np.array([mass[name] for name in answers], dtype=np.float64)
+        sizes = {name: sizes[name] for name in answers}
+        weights = np.array([mass[name] for name in sizes], dtype=np.float64)
         means = np.array([answer.mean for answer in answers.values()])
         center = read_only(weights @ means / weights.sum()) if study.center else None
         gains = None
@@ -248,7 +249,7 @@ class Steps:
             squares = variances + (means if center is None else means - center) ** 2
             pooled = varying(weights @ squares / weights.sum(), center, sum(sizes.values()))
             gains = read_only(gains_of(pooled))
-        return cls(settings, {name: sizes[name] for name in answers}, rng, center, gains)
+        return cls(settings, sizes, rng, center, gains)
 
     @property
     def rounds_left(self) -> int:
