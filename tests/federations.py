@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from fedpower.privacy.ledger import DataVersion, Ledger
+from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import AskMoment, AskQuery, AskSteps, Message, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude
-from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import NoiseMode, Study
-from problems import Array, ArrayMoment, spiked_rows, split
+from problems import Array, silo_of, spiked_rows, split
 from runs import krylov_settings, power_settings
 
 D, K, R, T = 6, 2, 3, 4
@@ -110,14 +109,8 @@ class Party:
                 ).close()
             self.stop()
             self.ledger = Ledger.open(path)
-        self.silo = assemble(
-            self.name,
-            ArrayMoment(self.rows),
-            self.study,
-            ledger=self.ledger,
-            source=self.noise,
-            data=DataVersion(silo=self.name, version="1", columns="all columns", fingerprint=self.name),
-        )
+        how = {"ledger": self.ledger, "source": self.noise, "fingerprint": self.name}
+        self.silo = silo_of(self.name, self.rows, self.study, **how)
 
     def stop(self) -> None:
         if self.ledger is not None:
