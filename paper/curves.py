@@ -9,9 +9,8 @@ from fedpower import CodeBook
 from fedpower.estimator.fedpca import FedPCA
 from fedpower.estimator.terms import build_study, options_of
 from fedpower.linalg import Alignment
-from fedpower.options import SOLVERS, Auto
-from fedpower.protocol.schedule import Decay, Schedule
-from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings
+from fedpower.options import SOLVERS, Auto, PowerMethod
+from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import NoiseMode, Study
 from paper.driven import TREATMENT
 from paper.settings import (
@@ -278,15 +277,15 @@ def _fedpower(curve: Curve, size: Size, n_silos: int) -> tuple[Study, SolverSett
         delta=0.0 if curve.noise == "none" else DELTA,
         n_steps=curve.n_steps if every_step else None,
     )
-    decay: Decay = "decaying" if curve.schedule == "decaying" else "every"
-    return study, PowerSettings(
-        study=study,
-        rank=size.rank,
-        schedule=Schedule(local_steps=curve.local_steps, decay=decay),
+    option = PowerMethod(
+        tol=0.0,
+        schedule="decaying" if curve.schedule == "decaying" else "every",
+        local_steps=curve.local_steps,
         n_steps=curve.n_steps,
         alignment=curve.alignment,
         n_participants=_participants(curve, n_silos),
     )
+    return study, SolverSettings(study=study, rank=size.rank, solver=option)
 
 
 def _ours(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study, SolverSettings]:
@@ -309,8 +308,8 @@ def _ours(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study, So
     study, settings, _ = build_study(
         options_of(model), n_rows=sum(sizes.values()), n_features=size.n_features, treatment=TREATMENT
     )
-    if isinstance(settings, KrylovSettings):
-        settings = replace(settings, max_rounds=N_STEPS)
+    if settings.method == "krylov":
+        settings = replace(settings, solver=replace(settings.solver, max_rounds=N_STEPS))
     return study, settings
 
 

@@ -119,6 +119,10 @@ class KeptMoment:
         other._sums = None
         return other
 
+    def treated(self, treatment: RowTreatment | None = None) -> "KeptMoment":
+        """Return this covariance."""
+        return self
+
     def moment(self, center: Array | None = None) -> Array:
         """Return A_i."""
         return self._whole if center is None else self.summary.about(center)

@@ -15,7 +15,7 @@ from fedpower.linalg import sin_theta
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.coordinator import Answers, Coordinator
 from fedpower.protocol.silo import Silo
-from fedpower.protocol.solvers import KrylovSettings, SolverSettings, start
+from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import Study
 from paper.curves import Curve, terms_of
 from paper.driven import (
@@ -170,10 +170,11 @@ class _Repetition:
         Where krylov extrapolates from all rounds it is what comes out if that round is the last: it is
         run once for every number of rounds, on the same releases.
         """
-        if isinstance(settings, KrylovSettings) and settings.n_steps is None:
+        if settings.method == "krylov" and settings.n_steps is None:
             remembered = {name: RememberingSilo(silo) for name, silo in silos.items()}
             for count in range(1, N_STEPS + 1):
-                finished = self._drive(study, replace(settings, max_rounds=count), remembered)[0]
+                option = replace(settings.solver, max_rounds=count)
+                finished = self._drive(study, replace(settings, solver=option), remembered)[0]
                 rounds = [each for each in finished.history if each.kind != "enrol"]
                 if len(rounds) < count:
                     return

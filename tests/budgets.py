@@ -35,9 +35,7 @@ def priced(mode: str = "covariance", *, n_sharing: int | None = None, **terms: A
             "min_silos": 2,
             "identities": tuple((f"silo {place}", f"{place:064x}") for place in range(n_sharing)),
         }
-    budget = Study(noise=mode, **given).budget  # type: ignore[arg-type]
-    assert budget is not None
-    return budget
+    return Study(noise=mode, **given).budget  # type: ignore[arg-type]
 
 
 def ledgers_in(

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from fedpower.privacy.ledger import DataVersion, Ledger
+from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import AskMoment, AskQuery, AskSteps, Message, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude
-from fedpower.protocol.schedule import Schedule
-from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings, UploadSettings, start
+from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import NoiseMode, Study
-from problems import Array, ArrayMoment, spiked_rows, split
+from problems import Array, silo_of, spiked_rows, split
+from runs import krylov_settings, power_settings
 
 D, K, R, T = 6, 2, 3, 4
 SIZES = [60, 80, 100, 110]
@@ -39,30 +38,30 @@ def _study(noise: NoiseMode) -> Study:
     )
 
 
-def _power(noise: NoiseMode = "none", **options: Any) -> PowerSettings:
-    return PowerSettings(study=_study(noise), rank=K, n_steps=T, schedule=Schedule(local_steps=2), **options)
+def _power(noise: NoiseMode = "none", **options: Any) -> SolverSettings:
+    return power_settings(_study(noise), K, n_steps=T, local_steps=2, **options)
 
 
-def _krylov(noise: NoiseMode = "none", **options: Any) -> KrylovSettings:
-    return KrylovSettings(study=_study(noise), rank=K, tol=1e-6, max_rounds=8, **options)
+def _krylov(noise: NoiseMode = "none", **options: Any) -> SolverSettings:
+    return krylov_settings(_study(noise), K, tol=1e-6, max_rounds=8, **options)
 
 
 CASES: dict[str, SolverSettings] = {
     "fedpower": _power(),
     "fedpower, partial": _power(n_participants=2),
     "fedpower, first": _power(n_participants=2, participation="first"),
-    "drift-corrected": _power(corrected=True),
+    "drift-corrected": _power(drift_correction=True),
     "krylov": _krylov(),
-    "upload": UploadSettings(study=_study("none"), rank=K),
+    "upload": SolverSettings(study=_study("none"), rank=K),
     "fedpower, step": _power("step"),
     "fedpower, step, partial": _power("step", n_participants=2),
-    "krylov, step": _krylov("step", n_steps=T),
+    "krylov, step": _krylov("step"),
     "fedpower, paper": _power("paper"),
     "fedpower, covariance": _power("covariance"),
     "fedpower, covariance, partial": _power("covariance", n_participants=2),
-    "drift-corrected, covariance": _power("covariance", corrected=True),
-    "krylov, covariance": _krylov("covariance", local=False),
-    "upload, covariance": UploadSettings(study=_study("covariance"), rank=K),
+    "drift-corrected, covariance": _power("covariance", drift_correction=True),
+    "krylov, covariance": _krylov("covariance"),
+    "upload, covariance": SolverSettings(study=_study("covariance"), rank=K),
 }
 """How the coordinator iterates, by name; every one centres on the pooled mean."""
 
@@ -110,14 +109,8 @@ class Party:
                 ).close()
             self.stop()
             self.ledger = Ledger.open(path)
-        self.silo = assemble(
-            self.name,
-            ArrayMoment(self.rows),
-            self.study,
-            ledger=self.ledger,
-            source=self.noise,
-            data=DataVersion(silo=self.name, version="1", columns="all columns", fingerprint=self.name),
-        )
+        how = {"ledger": self.ledger, "source": self.noise, "fingerprint": self.name}
+        self.silo = silo_of(self.name, self.rows, self.study, **how)
 
     def stop(self) -> None:
         if self.ledger is not None:

@@ -11,6 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fedpower.linalg import moment_factor
+from fedpower.privacy.ledger import DataVersion
+from fedpower.protocol.silo import Silo, assemble
+from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
 from fedpower.rows.units import PARTS, unit_of
 from fedpower.rules.treatment import RowTreatment
@@ -61,8 +64,20 @@ class ArrayMoment:
     def factor(self, center: Array | None = None) -> Array:
         return moment_factor(self.rows if center is None else self.rows - center)
 
+    def treated(self, treatment: RowTreatment | None = None) -> "ArrayMoment":
+        return self
+
     def sums(self) -> ExactMoments:
         return LocalMoment(open_source(self.rows), RowTreatment(row_norm=1.0), on_lattice=True).sums()
+
+
+def silo_of(
+    name: str, rows: Any, study: Study, *, version: str = "1", fingerprint: str = "these rows", **how: Any
+) -> Silo:
+    """Return a silo over rows, or an array of them, of a declared version."""
+    held = ArrayMoment(rows) if isinstance(rows, np.ndarray) else rows
+    data = DataVersion(silo=name, version=version, columns="all columns", fingerprint=fingerprint)
+    return assemble(name, held, study, data=data, **how)
 
 
 def spiked_rows(n_rows: int = 600, n_features: int = 12, rank: int = 3, seed: int = 0) -> Array:

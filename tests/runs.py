@@ -7,10 +7,11 @@ import numpy as np
 
 import carriers
 from fedpower.linalg import orth
+from fedpower.options import Krylov, PowerMethod
 from fedpower.protocol.coordinator import Arrived, Coordinator
 from fedpower.protocol.messages import AskSteps, Message
 from fedpower.protocol.silo import ExactReleases, Silo
-from fedpower.protocol.solvers import KrylovSettings, PowerSettings, Solution, SolverSettings
+from fedpower.protocol.solvers import Solution, SolverSettings, start
 from fedpower.protocol.solvers.products import combination
 from fedpower.protocol.study import Study
 from problems import Array, ArrayMoment
@@ -28,6 +29,15 @@ def make_silos(parts: Sequence[Array], rank: int, *, center: bool = False) -> di
     }
 
 
+def power_settings(study: Study, rank: int | float, **options: Any) -> SolverSettings:
+    """Return those of the paper's method, which makes all of its steps unless a ``tol`` is given."""
+    return SolverSettings(study=study, rank=rank, solver=PowerMethod(**{"tol": 0.0} | options))
+
+
+def krylov_settings(study: Study, rank: int | float, **options: Any) -> SolverSettings:
+    return SolverSettings(study=study, rank=rank, solver=Krylov(**options))
+
+
 def make_coordinator(
     silos: Mapping[str, Any],
     settings: SolverSettings,
@@ -36,7 +46,7 @@ def make_coordinator(
     min_silos: int | None = None,
 ) -> Coordinator:
     study = next(iter(silos.values())).study
-    solver = settings.solve(rng or np.random.default_rng(0))
+    solver = start(settings, rng or np.random.default_rng(0))
     return Coordinator(solver, list(silos), study=study, run="test", min_silos=min_silos)
 
 
@@ -60,7 +70,7 @@ def solve(
     center = bool(options.pop("center", False))
     silos = make_silos(parts, max(iteration_rank, 1), center=center)
     study = exact_study(d, iteration_rank, center=center)
-    settings = PowerSettings(study=study, rank=rank, **options)  # type: ignore[arg-type]
+    settings = power_settings(study, rank, **options)
     coordinator = make_coordinator(silos, settings, rng=np.random.default_rng(seed))
     questions = drive(coordinator, silos)
     bases = {q.round: q.body.basis for q in questions if isinstance(q.body, AskSteps)}
@@ -110,7 +120,7 @@ def run(
 ) -> tuple[Solution, Coordinator]:
     """Return the solution; ``late`` shuffles arrivals, ``dead_from`` silences silos from a round on."""
     silos = make_silos(parts, parts[0].shape[1] if isinstance(rank, float) else width, center=center)
-    settings = KrylovSettings(study=silos["silo-0"].study, rank=rank, **options)
+    settings = krylov_settings(silos["silo-0"].study, rank, **options)
     return drive_late(settings, silos, seed=seed, late=late, dead_from=dead_from, min_silos=min_silos)
 
 

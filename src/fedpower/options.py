@@ -45,7 +45,7 @@ class Setting:
             return
         if self.choices:
             kinds = tuple(self.choices.values()) if isinstance(self.choices, Mapping) else ()
-            known = (isinstance(value, str) and value in self.choices) or isinstance(value, kinds)
+            known = (isinstance(value, str) and value in self.choices) or type(value) in kinds
             require(known, name, f"one of {', '.join(map(repr, self.choices))}", value)
         elif self.holds is not None:
             of_kind = self.kind is None or isinstance(value, _OF_KIND[self.kind])
@@ -221,6 +221,13 @@ class Auto(Krylov):
     name: ClassVar[str] = "auto"
 
 
+def _is_schedule(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in ("every", "decaying", "halving")
+    is_list = isinstance(value, Collection) and len(value) > 0
+    return is_list and all(isinstance(step, Integral) and int(step) >= 1 for step in value)
+
+
 class PowerMethod(Iterative):
     """Solver: the paper's federated power method, with local steps.
 
@@ -232,13 +239,24 @@ class PowerMethod(Iterative):
     """
 
     name: ClassVar[str] = "fedpower"
-    schedule: Any = setting("every", "Steps with a round, e.g. 2,4,5.", None, "paper")
+    schedule: Any = setting(
+        "every",
+        "Steps with a round, e.g. 2,4,5.",
+        group="paper",
+        must="'every', 'decaying', 'halving' or whole steps from 1, such as [2, 4, 5]",
+        holds=_is_schedule,
+    )
     local_steps: int = setting(1, "Power steps between two rounds.", "count", "paper")
     drift_correction: bool = setting(False, "Correct local steps for silo differences.", "flag", "paper")
     alignment: str = setting(
         "procrustes", "How bases are rotated before averaging.", ("procrustes", "sign", "identity"), "paper"
     )
     reference: str = setting("first", "Basis to rotate to.", ("first", "active", "broadcast"), "paper")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.drift_correction and self.n_participants is not None:
+            raise InputError("drift-corrected steps must use every silo; leave n_participants out")
 
 
 Solver = Upload | Krylov | PowerMethod
@@ -544,8 +562,7 @@ class Options(_Value):
     @property
     def paper_settings(self) -> tuple[str, ...]:
         """The names of given options that only the paper's method has."""
-        only = {name for name, known in FLAT.items() if known.group == "paper"} - {"participation"}
-        return tuple(name for name in self.solver.given() if name in only)
+        return _paper_settings(self.solver)
 
     def flat(self) -> dict[str, Any]:
         """Return every option by its name on the command line and in files."""
@@ -596,6 +613,21 @@ def register_solver(kind: type[Any]) -> None:
     """Add a solver to those that users can choose, with its settings."""
     SOLVERS[kind.name] = kind
     FLAT.update(_flat_settings())
+
+
+def _paper_settings(solver: Any) -> tuple[str, ...]:
+    only = {name for name, known in FLAT.items() if known.group == "paper"} - {"participation"}
+    return tuple(name for name in solver.given() if name in only)
+
+
+def converted(value: Any, kind: Any) -> Any:
+    """Return a value of another kind with the settings that both have; refuse the paper's own."""
+    if type(value) is kind:
+        return value
+    known = {each.name for each in fields(kind)}
+    odd = [name for name in _paper_settings(value) if name not in known]
+    require(not odd, next(iter(odd), ""), f"left out with {kind.name}", value.given())
+    return kind(**{name: setting for name, setting in value.given().items() if name in known})
 
 
 def option_name(name: str) -> str:

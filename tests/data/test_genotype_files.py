@@ -8,7 +8,9 @@ from fedpower import CodeBook, FedPCA
 from fedpower.exceptions import InputError
 from fedpower.linalg import sin_theta
 from fedpower.rows.opening import open_source
-from fedpower.rows.plink import PlinkSource, fill_missing, read_variants
+from fedpower.rows.plink import PlinkSource, read_variants
+from fedpower.rules.treatment import RowTreatment
+from fedpower.sums.local import local_moment
 from genotypes import people, write_bed
 
 IDS = ("rs1", "rs2", "rs3", "rs4", "rs5")
@@ -23,6 +25,10 @@ def bed(tmp_path):
 
 def rows_of(source, max_rows=4):
     return np.vstack(list(source.blocks(max_rows)))
+
+
+def filled_at(source, values):
+    return local_moment(source, RowTreatment(center=values), rank=1, steps=1).source
 
 
 def first_in_the_alphabet():
@@ -60,7 +66,7 @@ def test_a_missing_genotype_is_refused_without_a_frequency_and_2p_with_one(tmp_p
     bed = write_bed(tmp_path / "gap.bed", counts, alleles=ALLELES, ids=IDS)
     with pytest.raises(InputError, match="got none for 'rs3_A' of sample 7"):
         rows_of(open_source(bed))
-    filled = rows_of(fill_missing(open_source(bed), np.array([0.2, 0.4, 0.6, 0.8, 1.0])))
+    filled = rows_of(filled_at(open_source(bed), np.array([0.2, 0.4, 0.6, 0.8, 1.0])))
     assert filled[6, 2] == 0.6
     known = counts >= 0
     assert np.array_equal(filled[known], first_in_the_alphabet()[known])
@@ -138,7 +144,7 @@ def test_it_holds_what_the_bed_file_of_the_same_genotypes_holds(tmp_path, max_ro
     bed = write_bed(tmp_path / "north.bed", counts, alleles=ALLELES, ids=IDS)
     both = open_source(bed), open_source(write_pgen(tmp_path / "south.pgen", counts))
     assert both[0].samples == both[1].samples
-    bed, pgen = (fill_missing(source, np.arange(5) / 4) for source in both)
+    bed, pgen = (filled_at(source, np.arange(5) / 4) for source in both)
     assert (pgen.columns, pgen.n_rows) == (bed.columns, bed.n_rows)
     assert max(len(block) for block in pgen.blocks(max_rows)) <= max_rows
     assert np.array_equal(rows_of(pgen, max_rows), rows_of(bed, max_rows))

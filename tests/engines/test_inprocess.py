@@ -14,21 +14,14 @@ from fedpower.engines.inprocess import available_cores, blas_threads, read_silos
 from fedpower.exceptions import InputError, ProtocolError
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.messages import Message
-from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.silo import Silo
-from fedpower.protocol.solvers import PowerSettings
 from fedpower.rows.networks import open_network
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from problems import spiked_rows, split
-from runs import drive, exact_study, make_coordinator, make_silos
+from runs import drive, exact_study, make_coordinator, make_silos, power_settings
 
-SETTINGS = PowerSettings(
-    study=exact_study(12, 3, center=True),
-    rank=3,
-    n_steps=8,
-    schedule=Schedule(local_steps=3, decay="decaying"),
-)
+SETTINGS = power_settings(exact_study(12, 3, center=True), 3, n_steps=8, local_steps=3, schedule="decaying")
 SIZES = [100, 200, 300]
 
 
@@ -110,7 +103,7 @@ LONG = 300.0
 def three(min_silos: int | None = None) -> Iterator[tuple[Coordinator, dict[str, Any], threading.Event]]:
     """Give a coordinator, its silos, and a gate that is open at the latest when the test is over."""
     silos: dict[str, Any] = dict(make_silos(split(spiked_rows(), [200] * 3), 3))
-    settings = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=8)
+    settings = power_settings(exact_study(12, 3), 3, n_steps=8)
     gate = threading.Event()
     try:
         yield make_coordinator(silos, settings, min_silos=min_silos), silos, gate

@@ -11,6 +11,7 @@ from benchmarks.fits import fed_pca
 from budgets import ledgers_in
 from fedpower import FedPCA
 from fedpower.exceptions import FedpowerError
+from fedpower.options import Iterative
 from fedpower.values import Block
 
 INF = float("inf")
@@ -57,11 +58,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scale": [1.0, 0.0, 1.0]}, "scale must be positive in every column, got 0 for column 'b'"),
     ({**STEP, "n_components": 0.9}, r"n_components=0\.9 must be used with noise='covariance' or epsilon=inf"),
     ({**AUTO, "solver": "krylov"}, "solver='krylov' must be left out because n_components='auto' depends"),
+    ({"n_components": "auto", "solver": "krylov"}, "solver='krylov' must be left out because n_components="),
+    ({"n_components": "auto", "local_steps": 2}, "local_steps must be left out because n_components='auto'"),
     ({**STEP, "drift_correction": True}, "drift_correction must be used with"),
+    ({"drift_correction": True, "n_participants": 2}, "drift-corrected steps must use every silo"),
+    ({"drift_correction": True, "n_components": 0.5}, "must know the number of components, got 0.5"),
     ({**STEP, "solver": "upload", "standardize": False}, "solver='upload' must be used with"),
     ({"noise": "loud"}, "noise must be one of"),
     ({"schedule": "often"}, "schedule must be 'every', 'decaying', 'halving' or whole steps"),
-    ({"schedule": [0, 1]}, "explicit schedule must be"),
+    ({"schedule": [0, 1]}, r"schedule must be .* whole steps from 1, such as \[2, 4, 5\], got \[0, 1\]"),
     ({"n_steps": 0}, "n_steps must be a whole number"),
     ({"tol": -1}, "tol must be a number of at least 0 and below 1"),
     ({"deadline": 0}, "deadline must be a number above 0"),
@@ -130,6 +135,11 @@ def test_ledgers_of_others_and_for_what_is_not_private_are_refused(tmp_path):
         with pytest.raises(FedpowerError, match=sentence):
             fed_pca(2, **PRIVATE).fit_silos(silos, ledgers=wrong)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_what_solvers_have_in_common_is_no_solver():
+    with pytest.raises(FedpowerError, match=r"solver must be one of 'auto', .*, got Iterative"):
+        FedPCA(2, solver=Iterative()).fit_silos([Unread(), Unread()])
 
 
 def test_fewer_rows_than_components_are_known_after_the_pass():

@@ -218,6 +218,14 @@ def test_code_books_are_mappings_and_categories_are_levels():
         FedPCA(2, epsilon=INF).fit_silos([frame, other])
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_lazy_frame_is_asked_for_its_schema_once_and_its_levels_are_those_of_the_frame():
+    frame = pl.DataFrame(SPIKED).with_columns(pl.Series("sex", list(SEXES), dtype=pl.Enum(["f", "m"])))
+    lazy, held = (FedPCA(2, epsilon=INF).fit_silos([silo]) for silo in (frame.lazy(), frame))
+    assert "sex=f" in lazy.feature_names_in_
+    np.testing.assert_array_equal(lazy.components_, held.components_)
+
+
 def test_analyses_take_whatever_keeps_a_covariance(tmp_path):
     model = FedPCA(2, epsilon=INF, solver="upload").fit(ROWS)
     alone = FedCovariance(epsilon=INF).fit(ROWS)

@@ -84,10 +84,10 @@ def game_with(pair, seed=0, unit=""):
 @pytest.mark.parametrize("pair", MISSING.values(), ids=MISSING)
 def test_a_missing_cell_is_told_from_an_extreme_one_no_better_than_each_stage_promises(pair, unit):
     game = game_with(pair, unit=unit)
-    promised = [game.budget.price(kind).mu for kind in (*STAGES, "covariance")]
+    promised = [game.study.budget.price(kind).mu for kind in (*STAGES, "covariance")]
     for seen, most in zip(game.mus, promised, strict=True):
         assert seen <= most * (1 + 1e-9)
-    assert game.mu <= game.budget.total_mu * (1 + 1e-9)
+    assert game.mu <= game.study.budget.total_mu * (1 + 1e-9)
 
 
 def test_rows_without_any_cell_move_the_counts_by_all_that_their_noise_is_made_for():

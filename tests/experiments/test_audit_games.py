@@ -37,7 +37,7 @@ def game_of(mode, center, *, n_rows=50, iteration_rank=2, n_steps=3):
         n_steps=None if noise == "covariance" else n_steps,
     )
     made = Game(study, n_rows, SystemNoise(), is_secure=mode == "secure")
-    return made, made.budget.study_mu
+    return made, made.study.budget.study_mu
 
 
 @pytest.mark.parametrize(

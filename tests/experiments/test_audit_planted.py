@@ -108,7 +108,7 @@ def test_too_little_noise_on_the_number_of_missing_cells_is_caught(monkeypatch):
 
     monkeypatch.setattr(queries, "of_means", wrong)
     game = game_with(EMPTY_OR_SMALL, seed=6)
-    assert game.mus[STAGES.index("means")] > 2.0 * game.budget.price("means").mu
+    assert game.mus[STAGES.index("means")] > 2.0 * game.study.budget.price("means").mu
     assert least_epsilon(game, 300) > 4.0
 
 

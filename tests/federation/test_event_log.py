@@ -205,7 +205,8 @@ def forge(path: Path, *statements: str) -> None:
         ("UPDATE entry SET body = replace(body, '0.1', '0.01') WHERE seq = 3", "line 9 .* entry 4 .* is not"),
         ("UPDATE entry SET body = replace(body, '0.1', '0.01') WHERE seq = 4", "line 9 .* entry 4 .* is not"),
         ("DELETE FROM entry WHERE seq = 4", "must have 4 entries, as its log does, but has 3"),
-        ("DROP TABLE log", "which has no record of it"),
+        ("DELETE FROM log", "which has no record of it"),
+        ("DROP TABLE log", "damaged"),
         ("UPDATE log SET head = 'x'", "damaged"),
     ],
 )

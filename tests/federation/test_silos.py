@@ -206,7 +206,6 @@ def test_standing_rules_count_what_all_attempts_at_a_secure_sum_can_spend(tmp_pa
     assert objections(tmp_path, "epsilon = 1.82", study()) == []
     terms, _, _ = study().terms()
     budget = terms.budget
-    assert budget is not None
     with Ledger.in_memory(100.0, terms.delta) as ledger:
         for attempt in range(terms.attempts):
             ledger.release(

@@ -8,8 +8,7 @@ import pytest
 from worlds import FALSE, SETTINGS, TRUE, twist_of, world
 
 from fedpower.linalg import orth, sin_theta
-from fedpower.protocol.schedule import Schedule
-from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
+from fedpower.options import PowerMethod
 from paper.claims import Bound, Sample, estimate, judge
 from paper.curves import Curve, terms_of
 from paper.driven import keep, pooled_moment
@@ -63,17 +62,16 @@ def test_the_paper_s_numbers_reach_the_solver():
     curve = replace(PLAIN, noise="paper", epsilon=0.5, participation=0.4)
     study, settings = terms_of(curve, PAPER["I"], sizes)
     assert (study.epsilon, study.delta, study.n_steps) == (0.5, 1e-4, 10)
-    assert isinstance(settings, PowerSettings)
-    assert settings.n_participants == 8
-    assert settings.schedule == Schedule(local_steps=2, decay="decaying")
+    expected = PowerMethod(tol=0.0, n_steps=10, n_participants=8, local_steps=2, schedule="decaying")
+    assert settings.solver == expected
     ours = replace(curve, solver="krylov", noise="step", participation=1.0)
     study, settings = terms_of(ours, PAPER["I"], sizes)
-    assert isinstance(settings, KrylovSettings)
-    assert (settings.n_steps, settings.n_participants, study.iteration_rank) == (10, None, 5)
+    assert settings.method == "krylov"
+    assert (settings.n_steps, settings.solver.n_participants, study.iteration_rank) == (10, None, 5)
     for model in ("I", "II"):
         default = replace(COVARIANCE, solver="default", model=model)
         study, settings = terms_of(default, PAPER[model], sizes)
-        assert isinstance(settings, UploadSettings)
+        assert settings.method == "upload"
         assert (study.noise, study.center) == ("covariance", False)
 
 

@@ -5,7 +5,8 @@ from itertools import takewhile
 
 import numpy as np
 
-from fedpower.protocol.schedule import Decay, Schedule
+from fedpower.options import PowerMethod
+from fedpower.protocol.solvers.power import steps_of_rounds
 from paper.curves import Curve, curves_of
 from paper.runs import Point, Run
 from paper.settings import Settings
@@ -58,8 +59,8 @@ def _steps(curve: Curve) -> list[int]:
         return [40]
     if curve.solver == "krylov":
         return list(range(4, 41, 4))
-    decay: Decay = "decaying" if curve.schedule == "decaying" else "every"
-    steps = Schedule(local_steps=curve.local_steps, decay=decay).steps()
+    schedule = "decaying" if curve.schedule == "decaying" else "every"
+    steps = steps_of_rounds(PowerMethod(local_steps=curve.local_steps, schedule=schedule))
     return list(takewhile(lambda step: step <= curve.n_steps, steps))
 
 

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.privacy.ledger import DataVersion, Ledger
-from fedpower.privacy.noise import NoiseSource
+from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import AskSteps, Message, Refusal, decode, encode, read_only
-from fedpower.protocol.silo import Silo, assemble
+from fedpower.protocol.silo import Silo
 from fedpower.protocol.study import Study
-from problems import Array, ArrayMoment, spiked_rows
+from problems import Array, silo_of, spiked_rows
 
 D, R, T = 6, 2, 4
 EPSILON, DELTA = 1.0, 1e-6
@@ -33,20 +32,8 @@ def bounded_rows(n_rows: int = 300, seed: int = 0) -> Array:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True).max()
 
 
-def private_silo(
-    study: Study,
-    ledger: Ledger,
-    *,
-    rows: Array | None = None,
-    fingerprint: str = "these rows",
-    version: str = "1",
-    name: str = "north",
-    source: NoiseSource | None = None,
-    moment: Any = None,
-) -> Silo:
-    held = moment or ArrayMoment(bounded_rows() if rows is None else rows)
-    data = DataVersion(silo=name, version=version, columns="all columns", fingerprint=fingerprint)
-    return assemble(name, held, study, ledger=ledger, source=source, data=data)
+def private_silo(study: Study, ledger: Ledger, *, rows: Any = None, name: str = "north", **how: Any) -> Silo:
+    return silo_of(name, bounded_rows() if rows is None else rows, study, ledger=ledger, **how)
 
 
 def basis(seed: int, columns: int = R) -> Array:

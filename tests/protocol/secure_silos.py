@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedpower.exceptions import ProtocolError
-from fedpower.privacy.ledger import DataVersion, Ledger
-from fedpower.privacy.noise import NoiseSource
+from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import (
     AskQuery,
@@ -24,12 +23,12 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.query import vectors_to_bytes
 from fedpower.protocol.secure import Identity
-from fedpower.protocol.silo import Silo, assemble
-from fedpower.protocol.solvers import UploadSettings
+from fedpower.protocol.silo import Silo
+from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import PREPARED, Study
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import Survey
-from problems import Array, ArrayMoment, spiked_rows
+from problems import Array, ArrayMoment, silo_of, spiked_rows
 
 D, K = 6, 2
 EPSILON, DELTA = 1.0, 1e-6
@@ -99,19 +98,10 @@ class Party:
         return self.ledger.spent().n_releases
 
 
-def party(
-    name: str,
-    study: Study,
-    *,
-    ledger: Ledger | None = None,
-    source: NoiseSource | None = None,
-    version: str = "1",
-    attempts: int = 3,
-) -> Party:
+def party(name: str, study: Study, *, ledger: Ledger | None = None, attempts: int = 3, **how: Any) -> Party:
     kept = ledger or Ledger.in_memory(*cap(attempts), silo=name)
     rows = Survey(open_source(rows_of(name))) if study.preparation else ArrayMoment(rows_of(name))
-    data = DataVersion(silo=name, version=version, columns="all columns", fingerprint="these rows")
-    silo = assemble(name, rows, study, ledger=kept, identity=KEYS[name], source=source, data=data)
+    silo = silo_of(name, rows, study, ledger=kept, identity=KEYS[name], **how)
     return Party(silo, kept, rows)
 
 
@@ -140,9 +130,8 @@ def words_of(answer: Any) -> np.ndarray:
 def coordinator_of(
     study: Study, *, min_silos: int | None = None, run: str = RUN, recorded: Sequence[Round] = ()
 ) -> Coordinator:
-    settings = UploadSettings(study=study, rank=K)
     return Coordinator(
-        settings.solve(np.random.default_rng(0), run),
+        start(SolverSettings(study=study, rank=K), np.random.default_rng(0), run),
         [name for name, _ in study.identities],
         study=study,
         run=run,

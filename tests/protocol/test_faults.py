@@ -12,20 +12,16 @@ from carriers import Transport, drive, in_turn
 from fedpower.engines.inprocess import MOST_ATTEMPTS
 from fedpower.exceptions import InputError, ProtocolError
 from fedpower.linalg import sin_theta
-from fedpower.protocol.coordinator import Arrived, Coordinator, Receipt, Unreadable
+from fedpower.protocol.coordinator import Arrived, Coordinator, Unreadable
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message, Refusal
-from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.silo import Silo
-from fedpower.protocol.solvers import KrylovSettings, PowerSettings
 from fedpower.protocol.solvers.shared import SiloSampler
 from fedpower.protocol.study import Study
 from problems import spiked_rows, split
-from runs import exact_study, make_coordinator, make_silos, solve
+from runs import exact_study, krylov_settings, make_coordinator, make_silos, power_settings, solve
 
 SIZES = [100, 150, 150, 200]
-SETTINGS = PowerSettings(
-    study=exact_study(12, 3, center=True), rank=3, n_steps=6, schedule=Schedule(local_steps=2)
-)
+SETTINGS = power_settings(exact_study(12, 3, center=True), 3, n_steps=6, local_steps=2)
 
 
 def federation(min_silos: int | None = None) -> tuple[Coordinator, dict[str, Silo]]:
@@ -38,26 +34,33 @@ def answers_of_first_round() -> tuple[Coordinator, dict[str, Message]]:
     return coordinator, {q.silo: silos[q.silo].answer(q) for q in coordinator.next()}
 
 
-def test_receipts_say_what_was_done_with_an_answer():
+def test_what_is_late_repeated_or_foreign_changes_nothing_and_only_a_wrong_answer_is_asked_for_again():
     coordinator, answers = answers_of_first_round()
-    first = answers["silo-0"]
-    assert coordinator.receive(first) is Receipt.ACCEPTED
-    assert coordinator.receive(first) is Receipt.DUPLICATE
-    for change in ({"run": "other"}, {"silo": "nobody"}, {"round": 5}):
-        assert coordinator.receive(structs.replace(answers["silo-1"], **change)) is Receipt.FOREIGN
-    wrong = structs.replace(answers["silo-1"], body=LocalSteps(product=np.zeros((12, 3))))
-    assert coordinator.receive(wrong) is Receipt.MALFORMED
+    first, second = answers["silo-0"], answers["silo-1"]
+    assert not coordinator.receive(first)
+    counted = coordinator.history[0].bytes_up
+    ignored = [structs.replace(first, body=Refusal(reason="no"))]
+    ignored += [
+        structs.replace(second, **change) for change in ({"run": "other"}, {"silo": "nobody"}, {"round": 5})
+    ]
+    assert not any(map(coordinator.receive, ignored))
+    assert list(coordinator.history[0].answers) == ["silo-0"]
+    assert coordinator.history[0].bytes_up == counted
+    assert not coordinator.history[0].refused
+    wrong = structs.replace(second, body=LocalSteps(product=np.zeros((12, 3))))
+    assert coordinator.receive(wrong)
     for name in ("silo-1", "silo-2", "silo-3"):
         coordinator.receive(answers[name])
-    assert coordinator.receive(first) is Receipt.LATE
+    assert not coordinator.receive(first)
     assert len(coordinator.history) == 2
+    assert not coordinator.history[1].answers
 
 
 def test_a_refusal_counts_as_no_answer_and_its_reason_is_told():
     coordinator, answers = answers_of_first_round()
     for name in ("silo-0", "silo-1", "silo-2"):
         refusal = structs.replace(answers[name], body=Refusal(reason="no budget is left"))
-        assert coordinator.receive(refusal) is Receipt.REFUSED
+        assert not coordinator.receive(refusal)
     with pytest.raises(ProtocolError, match="silo 'silo-0' refused: no budget is left"):
         coordinator.receive(answers["silo-3"])
 
@@ -67,12 +70,13 @@ def test_silos_with_the_same_name_are_refused():
         Coordinator(iter(()), ["a", "a"], study=Study(columns=None, n_features=1, iteration_rank=1), run="r")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", [PowerSettings, KrylovSettings])
-def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(kind):
+@pytest.mark.parametrize(
+    ("settings_for", "steps"), [(power_settings, {"n_steps": 60}), (krylov_settings, {})]
+)
+def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(settings_for, steps):
     parts = [*split(spiked_rows(), SIZES)[:3], spiked_rows(n_rows=200, seed=9) + 5.0]
     silos = make_silos(parts, 3, center=True)
-    steps = {"n_steps": 60} if kind is PowerSettings else {}
-    settings = kind(study=silos["silo-0"].study, rank=3, **steps)
+    settings = settings_for(silos["silo-0"].study, 3, **steps)
     coordinator = make_coordinator(silos, settings, min_silos=3)
 
     def ask(questions: tuple[Message, ...]) -> Iterator[Arrived]:
@@ -91,7 +95,7 @@ def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(kind):
 # One loop drives a run: what is malformed is asked again; a round ends when nothing comes.
 
 SILOS = make_silos(split(spiked_rows(), [200] * 3), 3)
-PLAIN = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=4)
+PLAIN = power_settings(exact_study(12, 3), 3, n_steps=4)
 
 
 def spoilt(times: int) -> tuple[Counter[int], Transport]:
@@ -153,7 +157,7 @@ def test_an_impossible_number_of_participants_is_refused(count):
 
 def test_sampled_participation_asks_the_drawn_and_the_first_silo_and_the_same_after_the_last_round():
     parts = split(spiked_rows(), [100, 100, 200, 200])
-    _, coordinator, _ = solve(parts, n_steps=5, schedule=Schedule(local_steps=2), n_participants=2, seed=3)
+    _, coordinator, _ = solve(parts, n_steps=5, local_steps=2, n_participants=2, seed=3)
     for closed in coordinator.history[1:]:
         assert "silo-0" in closed.asked
         assert len(closed.asked) <= 3
@@ -164,9 +168,7 @@ def test_sampled_participation_asks_the_drawn_and_the_first_silo_and_the_same_af
 
 def test_the_first_k_answers_close_a_round_which_lets_go_of_what_was_asked():
     silos = make_silos(split(spiked_rows(), [150] * 4), 3)
-    settings = PowerSettings(
-        study=exact_study(12, 3), rank=3, n_steps=4, n_participants=2, participation="first"
-    )
+    settings = power_settings(exact_study(12, 3), 3, n_steps=4, n_participants=2, participation="first")
     coordinator = make_coordinator(silos, settings, min_silos=2)
     left: list[int] = []
 
@@ -185,9 +187,7 @@ def test_the_first_k_answers_close_a_round_which_lets_go_of_what_was_asked():
 def test_when_the_reference_silo_is_silent_another_takes_its_place():
     parts = split(spiked_rows(), [150] * 4)
     silos = make_silos(parts, 3)
-    settings = PowerSettings(
-        study=exact_study(12, 3), rank=3, n_steps=40, schedule=Schedule(local_steps=4, decay="decaying")
-    )
+    settings = power_settings(exact_study(12, 3), 3, n_steps=40, local_steps=4, schedule="decaying")
     coordinator = make_coordinator(silos, settings, min_silos=3)
 
     def without_the_first(questions: tuple[Message, ...]) -> Iterator[Arrived]:

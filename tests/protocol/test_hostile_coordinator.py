@@ -370,7 +370,7 @@ def test_five_thousand_fuzzed_messages_get_nothing_that_was_not_agreed(study, ma
     caplog.set_level(logging.WARNING)
     answered, refusals, unreadable = [], set(), 0
     with Ledger.create(tmp_path / "l.db", epsilon=EPSILON, delta=DELTA, silo="north") as ledger:
-        silo = private_silo(study, ledger, moment=marked, fingerprint="marked")
+        silo = private_silo(study, ledger, rows=marked, fingerprint="marked")
         for _ in range(N_MESSAGES):
             try:
                 question = odd_message(rng, study) if rng.random() < 0.5 else decode(odd_bytes(rng, study))
@@ -403,7 +403,7 @@ def test_five_thousand_fuzzed_messages_get_nothing_that_was_not_agreed(study, ma
 @pytest.mark.parametrize("study", [STEP, COVARIANCE], ids=["step", "covariance"])
 def test_only_the_operator_s_exception_log_may_hold_details(study, marked, caplog):
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        silo = private_silo(study, ledger, moment=marked)
+        silo = private_silo(study, ledger, rows=marked)
         silo.answer(message(study, AskSteps(basis=basis(0), n_local_steps="many")))  # type: ignore[arg-type]
     (record,) = caplog.records
     assert record.exc_info

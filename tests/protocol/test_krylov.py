@@ -10,9 +10,19 @@ from msgspec import structs
 from fedpower.linalg import is_orthonormal, sin_theta
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.silo import ExactReleases
-from fedpower.protocol.solvers import KrylovSettings
 from problems import ArrayMoment, spiked_rows, split
-from runs import D, drive_late, exact_study, leading, make_silos, n_rounds, pooled, rotated, run
+from runs import (
+    D,
+    drive_late,
+    exact_study,
+    krylov_settings,
+    leading,
+    make_silos,
+    n_rounds,
+    pooled,
+    rotated,
+    run,
+)
 
 EITHER = pytest.mark.parametrize("local", [True, False])
 
@@ -21,7 +31,7 @@ EITHER = pytest.mark.parametrize("local", [True, False])
 @given(seed=st.integers(0, 1000), n_silos=st.integers(1, 6), local=st.booleans())
 def test_the_result_is_the_pooled_eigenspace_however_different_the_silos(seed, n_silos, local):
     parts = rotated(seed, n_silos)
-    solution, _ = run(parts, seed=seed, tol=1e-9, local=local)
+    solution, _ = run(parts, seed=seed, tol=1e-9, lookahead=local)
     values, vectors = np.linalg.eigh(pooled(parts))
     assert solution.converged
     assert sin_theta(solution.vectors[:, :3], vectors[:, -3:]) < 1e-8
@@ -35,7 +45,7 @@ def test_the_result_is_the_pooled_eigenspace_however_different_the_silos(seed, n
 def test_stopping_by_tol_means_an_error_of_at_most_tol(local, tol):
     for seed in range(2):
         parts = rotated(seed)
-        solution, _ = run(parts, seed=seed, tol=tol, local=local)
+        solution, _ = run(parts, seed=seed, tol=tol, lookahead=local)
         assert solution.converged
         assert solution.change <= tol
         assert sin_theta(solution.basis, leading(pooled(parts), 3)) <= tol
@@ -43,8 +53,8 @@ def test_stopping_by_tol_means_an_error_of_at_most_tol(local, tol):
 
 def test_a_run_without_local_steps_sees_the_sum_of_the_moments_alone():
     rows = np.vstack(rotated(1))
-    together, _ = run([rows], local=False, max_rounds=4)
-    apart, coordinator = run(split(rows, [50, 350]), local=False, max_rounds=4)
+    together, _ = run([rows], lookahead=False, max_rounds=4)
+    apart, coordinator = run(split(rows, [50, 350]), lookahead=False, max_rounds=4)
     np.testing.assert_allclose(apart.basis, together.basis, atol=1e-10)
     steps = [each.step for each in coordinator.history if each.kind == "steps"]
     assert steps == [1, 2, 3, 4]
@@ -54,7 +64,7 @@ def test_a_run_without_local_steps_sees_the_sum_of_the_moments_alone():
 def test_memory_is_bounded_by_restarts_that_cost_no_accuracy(local, monkeypatch):
     monkeypatch.setattr("fedpower.protocol.solvers.krylov._MOST_BYTES", 0)
     parts = rotated(2, d=60)
-    solution, coordinator = run(parts, tol=1e-9, max_rounds=100, local=local)
+    solution, coordinator = run(parts, tol=1e-9, max_rounds=100, lookahead=local)
     assert n_rounds(coordinator) > 3  # beyond what twelve columns hold
     assert solution.converged
     assert sin_theta(solution.basis, leading(pooled(parts), 3)) < 1e-9
@@ -76,7 +86,7 @@ def test_memory_is_bounded_by_restarts_that_cost_no_accuracy(local, monkeypatch)
 )
 def test_breakdown_and_small_dimensions_end_well(rows, rank, width, local):
     for parts in ([rows], [rows[:1], rows[1:]]):
-        solution, _ = run(parts, rank=rank, width=width, max_rounds=30, local=local)
+        solution, _ = run(parts, rank=rank, width=width, max_rounds=30, lookahead=local)
         values = np.linalg.eigvalsh(pooled(parts))[::-1]
         assert solution.converged
         assert solution.vectors.shape == (rows.shape[1], width)
@@ -92,7 +102,7 @@ def test_with_two_fifths_of_the_silos_a_round_others_are_asked_again_and_nothing
     for seed in range(2):
         parts = rotated(seed)
         chosen = {"n_participants": 2, "participation": participation, "late": True}
-        solution, coordinator = run(parts, seed=seed, max_rounds=200, **chosen, local=local)
+        solution, coordinator = run(parts, seed=seed, max_rounds=200, **chosen, lookahead=local)
         assert solution.converged
         assert sin_theta(solution.basis, leading(pooled(parts), 3)) < 1e-9
         assert all(len(each.answers) <= 2 for each in coordinator.history[1:])
@@ -111,7 +121,7 @@ def test_a_run_stops_where_rounding_of_messages_hides_the_rest(local):
         silos = make_silos(parts, 4)
         for silo, part in zip(silos.values(), parts, strict=True):
             silo.releases = Rounding(ArrayMoment(part), silo.study)
-        settings = KrylovSettings(study=exact_study(D, 4), rank=3, tol=1e-12, max_rounds=40, local=local)
+        settings = krylov_settings(exact_study(D, 4), 3, tol=1e-12, max_rounds=40, lookahead=local)
         solution, coordinator = drive_late(settings, silos, seed=seed)
         assert solution.converged
         assert n_rounds(coordinator) < 20
@@ -123,7 +133,7 @@ def test_a_run_stops_where_rounding_of_messages_hides_the_rest(local):
 def test_a_silo_that_is_silent_thrice_is_left_out_and_the_others_are_exact(dead_from, local):
     parts = rotated(5)
     solution, coordinator = run(
-        parts, dead_from={"silo-2": dead_from}, min_silos=3, max_rounds=30, local=local
+        parts, dead_from={"silo-2": dead_from}, min_silos=3, max_rounds=30, lookahead=local
     )
     assert solution.converged
     assert list(solution.sizes) == ["silo-0", "silo-1", "silo-3", "silo-4"]

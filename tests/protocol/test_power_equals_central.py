@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from private_silos import COVARIANCE, ask, private_silo
 
-from fedpower.exceptions import InputError
 from fedpower.linalg import orth, sin_theta
+from fedpower.options import PowerMethod
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
-from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.silo import take_local_steps
-from fedpower.protocol.solvers import PowerSettings
+from fedpower.protocol.solvers.power import steps_of_rounds
 from problems import Array, ArrayMoment, spiked_rows, split
-from runs import exact_study, pooled, solve
+from runs import pooled, solve
 
 D, R = 12, 3
 
@@ -51,16 +50,11 @@ def test_with_a_round_at_every_step_alignment_and_reference_change_nothing(rows,
 
 @pytest.mark.parametrize(
     "schedule",
-    [
-        Schedule(local_steps=2),
-        Schedule(local_steps=5),
-        Schedule(local_steps=4, decay="decaying"),
-        Schedule(explicit=(7,)),
-    ],
+    [{"local_steps": 2}, {"local_steps": 5}, {"local_steps": 4, "schedule": "decaying"}, {"schedule": (7,)}],
 )
 @pytest.mark.parametrize("reference", ["first", "active", "broadcast"])
 def test_identical_silos_make_any_schedule_equal_the_central_power_method(rows, schedule, reference):
-    solution, _, bases = solve([rows] * 4, n_steps=7, schedule=schedule, reference=reference)
+    solution, _, bases = solve([rows] * 4, n_steps=7, reference=reference, **schedule)
     expected = central_power_method(rows.T @ rows / len(rows), bases[0], 7)[-1]
     assert sin_theta(solution.basis, expected) < 1e-12
 
@@ -78,7 +72,8 @@ def test_every_broadcast_and_the_output_are_orthonormal(local_steps, n_steps, se
     solution, _, bases = solve(
         parts,
         n_steps=n_steps,
-        schedule=Schedule(local_steps=local_steps, decay="decaying"),
+        local_steps=local_steps,
+        schedule="decaying",
         reference=reference,
         n_participants=participants,
     )
@@ -92,8 +87,8 @@ def test_both_output_rules_agree_with_the_formulas_of_the_paper(rows):
     parts = split(rows, [150, 150, 300])
     moments = [ArrayMoment(part).moment() for part in parts]
     weights = [0.25, 0.25, 0.5]
-    inside, _, bases = solve(parts, n_steps=4, schedule=Schedule(local_steps=2))
-    outside, _, bases5 = solve(parts, n_steps=5, schedule=Schedule(local_steps=2))
+    inside, _, bases = solve(parts, n_steps=4, local_steps=2)
+    outside, _, bases5 = solve(parts, n_steps=5, local_steps=2)
     start = bases[0]
 
     def procrustes(basis: Array, reference: Array) -> Array:
@@ -156,7 +151,7 @@ def test_the_pooled_eigenspace_is_the_fixed_point_whatever_the_heterogeneity(see
 def test_with_one_local_step_it_is_algorithm_1():
     parts, _ = heterogeneous(2, 0.5)
     plain, _, bases = solve(parts, iteration_rank=4, max_rounds=7)
-    corrected, _, others = solve(parts, iteration_rank=4, max_rounds=7, corrected=True)
+    corrected, _, others = solve(parts, iteration_rank=4, max_rounds=7, drift_correction=True)
     for ours, theirs in zip(others, bases, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-10)
     assert sin_theta(corrected.basis, plain.basis) < 1e-10
@@ -167,9 +162,9 @@ def test_with_one_local_step_it_is_algorithm_1():
 def test_it_passes_the_bias_floor_of_local_power(local_steps):
     for seed in range(2):
         parts, truth = heterogeneous(seed, 0.5)
-        options = {"iteration_rank": 4, "schedule": Schedule(local_steps=local_steps), "seed": seed}
+        options = {"iteration_rank": 4, "local_steps": local_steps, "seed": seed}
         plain, _, _ = solve(parts, max_rounds=60, **options)
-        corrected, _, _ = solve(parts, max_rounds=60, corrected=True, **options)
+        corrected, _, _ = solve(parts, max_rounds=60, drift_correction=True, **options)
         assert sin_theta(plain.basis, truth) > 1e-3
         assert sin_theta(corrected.basis, truth) < 1e-5
 
@@ -177,19 +172,11 @@ def test_it_passes_the_bias_floor_of_local_power(local_steps):
 def test_it_stops_at_tol_and_says_so():
     parts, truth = heterogeneous(1, 0.3)
     found, coordinator, _ = solve(
-        parts, iteration_rank=4, schedule=Schedule(local_steps=6), corrected=True, tol=1e-7, max_rounds=200
+        parts, iteration_rank=4, local_steps=6, drift_correction=True, tol=1e-7, max_rounds=200
     )
     assert found.converged
     assert sin_theta(found.basis, truth) < 1e-6
     assert coordinator.history[-1].notes["change"] <= 1e-7
-
-
-def test_every_silo_must_be_heard_and_the_rank_known():
-    usual = {"study": exact_study(6, 3), "corrected": True}
-    with pytest.raises(InputError, match="must use every silo"):
-        PowerSettings(rank=2, n_participants=2, **usual)
-    with pytest.raises(InputError, match="must know the number of components"):
-        PowerSettings(rank=0.5, **usual)
 
 
 def test_in_moment_mode_it_is_post_processing(ledger):
@@ -203,9 +190,9 @@ def test_in_moment_mode_it_is_post_processing(ledger):
 # Schedules against a brute-force reading of the equations
 
 
-def rounds(schedule: Schedule, n_steps: int) -> tuple[int, ...]:
+def rounds(option: PowerMethod, n_steps: int) -> tuple[int, ...]:
     """Return the steps of the rounds among the first ``n_steps``: the paper's I_T without 0."""
-    return tuple(takewhile(lambda step: step <= n_steps, schedule.steps()))
+    return tuple(takewhile(lambda step: step <= n_steps, steps_of_rounds(option)))
 
 
 @given(p=st.integers(1, 12), n_steps=st.integers(1, 60))
@@ -213,9 +200,11 @@ def test_rounds_are_those_of_the_equations(p, n_steps):
     """[FP eqs. 3.1 and 3.11], and intervals that are halved."""
     possible, places = set(range(1, n_steps + 1)), range(n_steps + 1)
     for schedule, interval in (
-        (Schedule(local_steps=p, decay="decaying"), lambda i: p - i),
-        (Schedule(local_steps=p, decay="halving"), lambda i: p // 2**i),
+        (PowerMethod(local_steps=p, schedule="decaying"), lambda i: p - i),
+        (PowerMethod(local_steps=p, schedule="halving"), lambda i: p // 2**i),
     ):
         expected = {sum(max(interval(i), 1) for i in range(last + 1)) for last in places} & possible
         assert rounds(schedule, n_steps) == tuple(sorted(expected))
-    assert rounds(Schedule(local_steps=p), n_steps) == tuple(t for t in range(1, n_steps + 1) if t % p == 0)
+    assert rounds(PowerMethod(local_steps=p), n_steps) == tuple(
+        t for t in range(1, n_steps + 1) if t % p == 0
+    )

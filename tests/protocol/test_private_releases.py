@@ -210,7 +210,7 @@ class Unreadable(ArrayMoment):
 
 @pytest.mark.parametrize("study", [STEP, COVARIANCE])
 def test_sentences_about_rows_stay_with_the_operator(study, caplog, ledger):
-    silo = private_silo(study, ledger, moment=Unreadable(bounded_rows()))
+    silo = private_silo(study, ledger, rows=Unreadable(bounded_rows()))
     answer = ask(silo, steps(0))
     assert ledger.spent().n_releases == 0
     assert answer == Refusal(reason=NOT_YOURS)
@@ -255,7 +255,7 @@ def test_a_file_overwritten_between_two_steps_costs_and_gives_nothing(
 ):
     path = tmp_path / "north.csv"
     write(path, bounded_rows())
-    silo = private_silo(study, ledger, moment=rows_in(path))
+    silo = private_silo(study, ledger, rows=rows_in(path))
     first = ask(silo, steps(0))
     assert isinstance(first, LocalSteps)
     spent = ledger.spent()
@@ -281,7 +281,7 @@ def test_a_file_overwritten_within_local_steps_costs_and_gives_nothing(tmp_path,
 
     moment.product = overwriting
     moment.prepare()
-    assert ask(private_silo(STEP, ledger, moment=moment), steps(0, n_local_steps=3)) == Refusal(
+    assert ask(private_silo(STEP, ledger, rows=moment), steps(0, n_local_steps=3)) == Refusal(
         reason=NOT_YOURS
     )
     assert ledger.spent().n_releases == 0
@@ -295,5 +295,5 @@ def test_a_table_replaced_after_its_rows_were_counted_costs_and_gives_nothing(tm
     moment = rows_in(path, on_lattice=True)
     assert moment.n_rows == 300
     write(path, few())
-    assert refused(ask(private_silo(COVARIANCE, ledger, moment=moment), body))
+    assert refused(ask(private_silo(COVARIANCE, ledger, rows=moment), body))
     assert ledger.spent().n_releases == 0

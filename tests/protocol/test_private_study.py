@@ -12,10 +12,8 @@ from fedpower.exceptions import InputError
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Round
 from fedpower.protocol.outcome import SUMMED, USED_BEFORE, state_privacy
-from fedpower.protocol.schedule import Schedule
-from fedpower.protocol.solvers import PowerSettings
 from fedpower.protocol.study import epsilon_within
-from runs import drive, make_coordinator
+from runs import drive, make_coordinator, power_settings
 
 SIZES = {"north": 300, "south": 300, "east": 300, "west": 300}
 
@@ -85,7 +83,7 @@ def test_a_whole_run_spends_what_is_stated_at_every_silo_and_what_was_asked_for(
     silos = {}
     for seed, (name, ledger) in enumerate(ledgers.items()):
         silos[name] = private_silo(study, ledger, rows=bounded_rows(200, seed=seed), name=name)
-    settings = PowerSettings(study=study, rank=R, schedule=Schedule(local_steps=2), n_steps=T)
+    settings = power_settings(study, R, local_steps=2, n_steps=T)
     coordinator = make_coordinator(silos, settings)
     drive(coordinator, silos)
     _, against, _ = state(study, sizes=dict.fromkeys(silos, 200), asked=coordinator.history)

@@ -23,9 +23,9 @@ from fedpower.protocol.coordinator import Exchange
 from fedpower.protocol.messages import AskQuery, QueryAnswer
 from fedpower.protocol.query import QUERIES, query_of
 from fedpower.protocol.receiving import problem_with
-from fedpower.protocol.solvers import SETTINGS, register
+from fedpower.protocol.solvers import GENERATORS, register
 from fedpower.protocol.solvers.products import Products
-from fedpower.protocol.solvers.shared import StepSettings, enrol
+from fedpower.protocol.solvers.shared import enrol
 
 LABEL = "positives"
 STUDY = replace(COVARIANCE, noise="clipped", design=(QueryTerms(LABEL, D, 1.0),))
@@ -84,31 +84,26 @@ class Momentum(Iterative):
     beta: float = setting(0.0, "Weight of the last basis but one.", "tol", group="solver", section="solver")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MomentumSettings(StepSettings):
+def solve(settings, rng: np.random.Generator, run: str = "") -> Exchange:
     """Power iteration with momentum [Xu et al. 2018]."""
-
-    beta: float = 0.0
-
-    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
-        products = yield from Products.opened(self, (yield from enrol()), rng)
-        before = np.zeros((self.study.n_features, self.study.iteration_rank))
-        basis = orth(rng.standard_normal(before.shape))
-        for _ in range(self.n_steps or 60):
-            product, _ = yield from products.multiply(basis)
-            values, turn = rayleigh_ritz(basis, product)
-            vectors = basis @ turn
-            before, basis = basis, orth(product - self.beta * before)
-        return products.solution(
-            basis=basis, values=values, vectors=vectors, rank=self.rank, change=0.0, converged=True
-        )
+    products = yield from Products.opened(settings, (yield from enrol()), rng)
+    before = np.zeros((settings.study.n_features, settings.study.iteration_rank))
+    basis = orth(rng.standard_normal(before.shape))
+    for _ in range(settings.n_steps or 60):
+        product, _ = yield from products.multiply(basis)
+        values, turn = rayleigh_ritz(basis, product)
+        vectors = basis @ turn
+        before, basis = basis, orth(product - settings.solver.beta * before)
+    return products.solution(
+        basis=basis, values=values, vectors=vectors, rank=settings.rank, change=0.0, converged=True
+    )
 
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    with patch.dict(QUERIES), patch.dict(SOLVERS), patch.dict(SETTINGS), patch.dict(FLAT):
+    with patch.dict(QUERIES), patch.dict(SOLVERS), patch.dict(GENERATORS), patch.dict(FLAT):
         QUERIES[LABEL] = Positives.parse
-        register(Momentum, MomentumSettings)
+        register(Momentum, solve)
         yield
 
 

@@ -3,7 +3,6 @@
 import msgspec
 import numpy as np
 import pytest
-from ledgers import KILLED, die, run
 from msgspec.structs import replace
 from private_silos import refused
 from secure_silos import (
@@ -15,7 +14,6 @@ from secure_silos import (
     SIZES,
     STUDY,
     called,
-    cap,
     masked_moment,
     parties,
     party,
@@ -25,7 +23,6 @@ from secure_silos import (
     words_of,
 )
 
-from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import Enrol, Enrolment, KeyGone, Member, OpenSession, Refusal, Session
 from fedpower.protocol.secure import Identity, new_exchange_key, signed_content, total
 
@@ -203,23 +200,3 @@ def test_what_is_no_attempt_or_no_session_never_reaches_a_silo(there, value):
     if value is not None:
         assert refused(there["north"].ask(masked_moment(value)), "fields of its kind")
     assert refused(there["north"].ask(OpenSession(attempt=-1)), "numbered 0, 1, …")
-
-
-def test_killed_between_charge_and_answer_the_same_bytes_come_after_a_restart(tmp_path):
-    path = tmp_path / "north.ledger"
-    Ledger.create(path, epsilon=cap(3)[0], delta=cap(3)[1], silo="north").close()
-
-    def die_after_the_charge():
-        with Ledger.open(path) as ledger:
-            there = {**parties(STUDY), "north": party("north", STUDY, ledger=ledger)}
-            session = called(STUDY, there)
-            (tmp_path / "session").write_bytes(msgspec.msgpack.encode(session))
-            words_of(there["north"].upload(session))
-            die()
-
-    assert run(die_after_the_charge) == [KILLED]
-    session = msgspec.msgpack.decode((tmp_path / "session").read_bytes(), type=Session)
-    with Ledger.open(path) as ledger:
-        restarted = party("north", STUDY, ledger=ledger)
-        assert len({words_of(restarted.upload(session)).tobytes() for _ in range(2)}) == 1
-        assert restarted.charges == 1

@@ -1,5 +1,6 @@
 """Wide rows: moments of few rows by their factors, and noised steps whose history is small."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -10,11 +11,13 @@ from scipy import sparse
 
 from fedpower import CodeBook, FedPCA
 from fedpower.linalg import moment_factor, orth, sin_theta
-from fedpower.protocol.messages import AskMoment, Message
+from fedpower.protocol.coordinator import Round
+from fedpower.protocol.messages import AskMoment, Enrolment, Message, MomentPart
 from fedpower.protocol.receiving import problem_with
+from fedpower.protocol.solvers import start
 from fedpower.protocol.solvers.products import TALL, Answers
 from problems import Array
-from runs import averaged_product, make_silos, run
+from runs import averaged_product, exact_study, krylov_settings, make_silos, run
 
 WIDE = 9_000  # beyond what a d×d moment is made for
 SIZES = (7, 12, 9)
@@ -63,10 +66,29 @@ def test_a_wide_silo_that_is_gone_is_left_out():
     assert sin_theta(solution.vectors[:, :3], vectors[:, :3]) < 1e-10
 
 
+@pytest.mark.parametrize("width", [4, WIDE])
+def test_rows_of_a_silo_that_is_gone_make_no_column_constant(width):
+    """What counts as rounding of a constant column grows with the rows that were summed."""
+    spread, asked = 1e-14, {"north": 2, "south": 1000}
+    values = np.full(width, spread**2) if width < WIDE else np.array([[spread] * WIDE])
+    part = MomentPart(values=values, mean=np.ones(width), total_variance=width * spread**2)
+    option = krylov_settings(exact_study(width, 2, center=True), 1)
+    solver = start(dataclasses.replace(option, standardize=True), np.random.default_rng(0))
+    next(solver)
+    enrolled = {name: Enrolment(n_rows=size, n_features=width) for name, size in asked.items()}
+    solver.send(Round(number=0, kind="enrol", step=0, asked=tuple(asked), answers=enrolled))
+    closed = Round(number=1, kind="a part", step=0, asked=tuple(asked), answers={"north": part})
+    try:
+        gains = solver.send(closed).body.gains
+    except StopIteration as stop:
+        gains = stop.value.gains
+    assert gains == pytest.approx(np.full(width, 1 / spread))
+
+
 def test_silos_whose_sum_alone_may_count_are_asked_for_blocks():
     parts = wide_rows()
     _, vectors = pooled_pairs(parts, False)
-    solution, coordinator = run(parts, rank=3, width=6, local=False)
+    solution, coordinator = run(parts, rank=3, width=6, lookahead=False)
     assert {each.kind for each in coordinator.history} == {"enrol", "steps"}
     assert sin_theta(solution.vectors[:, :3], vectors[:, :3]) < 1e-8
 

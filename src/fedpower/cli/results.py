@@ -2,6 +2,7 @@
 
 import sys
 import webbrowser
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,10 +15,9 @@ from fedpower.cli.console import bar_of, counted, in_options, note, print_json, 
 from fedpower.cli.options import PATH, READING, Command, option, options, output, reading_of
 from fedpower.exceptions import InputError
 from fedpower.files import new_file
-from fedpower.linalg import orth, principal_angles
+from fedpower.linalg import Array, orth, principal_angles
 from fedpower.privacy.statement import featured_as
 from fedpower.report import view
-from fedpower.report.comparing import column_order, read_axes
 from fedpower.report.export import (
     score_picture,
     score_suffix,
@@ -31,7 +31,7 @@ from fedpower.report.export import (
 from fedpower.report.record import REPORT, Record, plain
 from fedpower.report.result import EIGENVALUES, Result, read_result
 from fedpower.report.text import and_more, column, count, human_bytes, percent
-from fedpower.rows.opening import open_source
+from fedpower.rows.opening import existing, open_source
 from fedpower.rows.ruled import every_problem
 from fedpower.sums.survey import cells_warnings
 from fedpower.values import pl
@@ -144,8 +144,8 @@ _SMALL_DEGREES, _LOW_COSINE = 15.0, 0.9
 
 
 def _compare(a: Path, b: Path, *, as_json: bool) -> None:
-    (one, result), (other, earlier) = read_axes(a), read_axes(b)
-    other = other[column_order(f"{a} and {b}", one, other, result, earlier)]
+    (one, result), (other, earlier) = _read_axes(a), _read_axes(b)
+    other = other[_column_order(f"{a} and {b}", one, other, result, earlier)]
     ranks = one.shape[1], other.shape[1]
     angles = principal_angles(orth(one), orth(other))
     sines, angles = np.sin(angles), np.degrees(angles)
@@ -165,6 +165,51 @@ def _compare(a: Path, b: Path, *, as_json: bool) -> None:
     say(f"The largest principal angle between the spans of all components of {a} and {b} is {largest}.")
     if angles[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
         say("Components of nearly equal variance may turn in their plane: trust the angles, not the cosines.")
+
+
+def _read_axes(path: Path) -> tuple[Array, Result | None]:
+    """Return directions, as columns of norm 1, of a result folder or an array file; the result too."""
+    if path.suffix.lower() not in (".npz", ".npy") or path.is_dir():
+        result = read_result(path)
+        return result.components.T, result
+    existing(path)
+    axes: Array | None = None
+    try:
+        loaded: Any = np.load(path, allow_pickle=False)
+        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+        key = next(key for key in ("", "components", "basis") if key in arrays)
+        axes = np.asarray(arrays[key], dtype=np.float64)
+        axes = axes.T if key == "components" or (not key and len(axes) < axes.shape[1]) else axes
+    except (ValueError, OSError, EOFError, IndexError, StopIteration, zipfile.BadZipFile):
+        pass
+    if axes is None or axes.ndim != 2 or not axes.size or not np.isfinite(axes).all():
+        raise InputError(f"{path} must hold a matrix 'components' or 'basis' of finite numbers, got none")
+    norms = np.linalg.norm(axes, axis=0)
+    if not (norms > 0).all() or np.linalg.matrix_rank(axes / norms) < axes.shape[1]:
+        raise InputError(f"{path} must contain independent directions, got shape {axes.shape}")
+    return axes / norms, None
+
+
+def _column_order(both: str, one: Array, other: Array, result: Result | None, earlier: Result | None) -> Any:
+    """Return the second's columns in the order of the first's; refuse what answers another question."""
+    order, reason = list(range(len(other))), None
+    names, others = (found and found.feature_names for found in (result, earlier))
+    if names and others:
+        odd = set(names) ^ set(others)
+        reason = f"column {min(odd)!r} in one of them only" if odd else None
+        order = [] if odd else [others.index(name) for name in names]
+    elif len(one) != len(other):
+        reason = f"{len(one)} and {len(other)} columns"
+    if result is not None and earlier is not None and reason is None:
+        scales = [np.ones(len(one)) if each.scale is None else each.scale for each in (result, earlier)]
+        kinds = result.record.standardized, earlier.record.standardized
+        if kinds[0] != kinds[1]:
+            reason = "correlations in one and covariances in the other; see --standardize"
+        elif not kinds[0] and not np.allclose(scales[0], scales[1][order], rtol=1e-9, atol=0.0):
+            reason = "covariances of columns in other units; see --scale-file"
+    if reason is not None:
+        raise InputError(f"{both} must be comparable, got {reason}")
+    return order
 
 
 # --- transform -------------------------------------------------------------------------------------

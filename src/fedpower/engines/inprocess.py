@@ -18,13 +18,15 @@ from fedpower.exceptions import InputError
 from fedpower.linalg import blas
 from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
 from fedpower.privacy.noise import NoiseSource
-from fedpower.protocol.coordinator import Answers, Arrived, Coordinator, Receipt, Round
+from fedpower.protocol.coordinator import Answers, Arrived, Coordinator, Exchange, Round
 from fedpower.protocol.messages import Message
 from fedpower.protocol.outcome import REHEARSED, Outcome, conclude
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import PrivateReleases, assemble
-from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
-from fedpower.protocol.study import MOST_ROWS, Budget, Study, sums_moment
+from fedpower.protocol.solvers import SolverSettings, start
+from fedpower.protocol.solvers.preparation import find_code_book
+from fedpower.protocol.solvers.sums import summed
+from fedpower.protocol.study import MOST_ROWS, Study, sums_moment
 from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import network_of
 from fedpower.rows.source import RowSource, Watch
@@ -33,12 +35,12 @@ from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import open_device
 from fedpower.sums.local import LocalMoment, local_moment
 from fedpower.sums.reduce import shares_blocks
-from fedpower.sums.survey import Survey
+from fedpower.sums.survey import Rows, Survey
 
 Paths = Mapping[str, str | os.PathLike[str]]
 # What the silos' operators call their rows: one name for all, or a name for each silo
 Versions = str | Mapping[str, str]
-Moments = Mapping[str, LocalMoment] | Mapping[str, Survey]
+Moments = Mapping[str, Rows]
 _Rows = TypeVar("_Rows", LocalMoment, Survey)
 # Called with a silo, the rows of a block just read, and how many the silo has, or None if not known
 OnRows = Callable[[str, int, int | None], None]
@@ -134,19 +136,20 @@ def _read(
     return made
 
 
-def check_ledgers(silos: list[str], budget: Budget, how: Run) -> None:
+def check_ledgers(silos: list[str], study: Study, how: Run) -> None:
     """Refuse ledgers that are not one for each silo and its own, or cannot be opened."""
     _versions(silos, how.data_version)
     if how.data_set is not None:
         check_label("data_set", how.data_set)
     with ExitStack() as stack:
-        _open_ledgers(silos, budget, how, stack)
+        _open_ledgers(silos, study, how, stack)
 
 
 def federate(
     moments: Moments, *, settings: SolverSettings, rng: np.random.Generator, **options: Any
 ) -> Outcome:
-    outcome = conclude(_run(moments, settings, rng, **options), settings)
+    coordinator = _run(moments, settings.study, lambda run: start(settings, rng, run), **options)
+    outcome = conclude(coordinator, settings)
     notes = (*outcome.privacy.notes, *[REHEARSED] * (settings.study.is_secure))
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
     return replace(outcome, kernels=kernels, privacy=replace(outcome.privacy, notes=notes))
@@ -154,15 +157,15 @@ def federate(
 
 def prepare_silos(surveys: Mapping[str, Survey], *, study: Study, **options: Any) -> CodeBook:
     """Return the code book of the silos' rows: the tallies of ``study``, without its moment."""
-    book = _run(surveys, PrepareSettings(study=study), np.random.default_rng(0), **options).outcome
+    book = _run(surveys, study, lambda run: summed(study, find_code_book, run=run), **options).outcome
     assert isinstance(book, CodeBook), "preparation ends with a code book"
     return book
 
 
 def _run(
     moments: Moments,
-    settings: SolverSettings | PrepareSettings,
-    rng: np.random.Generator,
+    study: Study,
+    solve: Callable[[str], Exchange],
     *,
     how: Run | None = None,
     noise: NoiseSource | None = None,
@@ -170,13 +173,12 @@ def _run(
     min_silos: int | None = None,
     **pace: Any,
 ) -> Coordinator:
-    study, run, how = settings.study, secrets.token_hex(8), how or Run()
-    budget = study.budget
+    run, how = secrets.token_hex(8), how or Run()
     with ExitStack() as stack:
         opened: dict[str, Ledger] = {}
-        if budget is not None:
+        if study.is_private:
             _check_bounded(moments, study)
-            opened = _open_ledgers(list(moments), budget, how, stack)
+            opened = _open_ledgers(list(moments), study, how, stack)
         # A ledger in memory lives as long as this fit, whose rows do not change.
         versions = _versions(list(moments), how.data_version) if opened and how.ledgers else {}
         silos = {
@@ -200,15 +202,14 @@ def _run(
             if isinstance(silo.releases, PrivateReleases) and how.ledgers and not study.is_secure:
                 peers.append(silo.releases)
                 silo.releases.peers = peers
-        solver = start(settings, rng, run)
         coordinator = Coordinator(
-            solver, list(silos), study=study, run=run, min_silos=min_silos, on_round=how.on_round
+            solve(run), list(silos), study=study, run=run, min_silos=min_silos, on_round=how.on_round
         )
         run_in_process(coordinator, silos, stop=lambda: _stop(moments), **pace)
     return coordinator
 
 
-def declared(name: str, moment: LocalMoment | Survey, study: Study, version: str, **more: Any) -> DataVersion:
+def declared(name: str, moment: Rows, study: Study, version: str, **more: Any) -> DataVersion:
     return DataVersion(
         silo=name,
         version=version,
@@ -236,19 +237,19 @@ def _versions(silos: list[str], declared: Versions | None) -> dict[str, str]:
     return {name: declared.get(name, DEFAULT_VERSION) for name in silos}
 
 
-def _open_ledgers(silos: list[str], budget: Budget, how: Run, stack: ExitStack) -> dict[str, Ledger]:
+def _open_ledgers(silos: list[str], study: Study, how: Run, stack: ExitStack) -> dict[str, Ledger]:
     paths = how.ledgers or {}
     if not isinstance(paths, Mapping):
         raise InputError(f"ledgers must be a mapping from silo names to files, got {type(paths).__name__}")
     for name in paths:
         if name not in silos:
             raise InputError(f"ledgers must be of the silos {', '.join(silos)}, got a ledger for {name!r}")
-    opened, terms = {}, budget.study
+    opened = {}
     for name in silos:
         if paths and name not in paths:
             raise InputError(f"every silo must have a ledger or none, got none for {name!r}")
         ledger = (
-            Ledger.open(paths[name]) if paths else Ledger.in_memory(terms.epsilon, terms.delta, silo=name)
+            Ledger.open(paths[name]) if paths else Ledger.in_memory(study.epsilon, study.delta, silo=name)
         )
         opened[name] = stack.enter_context(ledger)
         ledger.check_owner(name, how.data_set)
@@ -257,9 +258,9 @@ def _open_ledgers(silos: list[str], budget: Budget, how: Run, stack: ExitStack) 
 
 def _check_bounded(moments: Moments, study: Study) -> None:
     """Refuse rows that are not bounded as the study says, in float64: the noise is made for norm 1."""
+    if study.preparation:  # rows are bounded by what the run finds
+        return
     for name, moment in moments.items():
-        if isinstance(moment, Survey):  # bounded by what the run finds
-            continue
         rule = moment.treatment
         if not rule.bounded or rule.digest() != study.treatment:
             must = f"the rows of silo {name!r} must have the treatment of the private study"
@@ -323,7 +324,7 @@ def _drive_round(coordinator: Coordinator, carrier: Carrier, pace: Pace) -> None
             coordinator.deadline()
             return
         silo = arrived[0].silo
-        if coordinator.receive(arrived.pop()) is Receipt.MALFORMED:  # type: ignore[arg-type]
+        if coordinator.receive(arrived.pop()):  # type: ignore[arg-type]
             attempts[silo] += 1
             if attempts[silo] < MOST_ATTEMPTS:
                 questions = tuple(each for each in coordinator.next() if each.silo == silo)

@@ -19,8 +19,7 @@ from fedpower.protocol.study import Study, costly_sentence
 from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_gaps
-from fedpower.sums.local import LocalMoment
-from fedpower.sums.survey import STAGES, Survey, cells_warnings, pooled_columns, units_warning
+from fedpower.sums.survey import STAGES, Rows, cells_warnings, pooled_columns, units_warning
 from fedpower.values import is_sparse
 
 
@@ -36,13 +35,13 @@ class RowsWarning(UserWarning):
     """A silo's rows look odd. Only the silo's operator sees this; it is not stored."""
 
 
-def warn_about_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
+def warn_about_rows(study: Study, rows: Mapping[str, Rows]) -> None:
     """Warn of words that are no level, of cells outside ranges, and of columns that may be in other units."""
-    held: list[LocalMoment | Survey] = [*moments.values()]
-    said = list(dict.fromkeys(each for moment in held for each in cells_warnings(moment.source)))
-    pooled = pooled_columns([each for each in held if isinstance(each, LocalMoment)])
-    for moment, treated in zip(held if len(held) > 1 else (), pooled or repeat(None), strict=False):
-        said += units_warning(moment, study.groups, study.columns, treated)
+    held = list(rows.values())
+    said = list(dict.fromkeys(each for silo in held for each in cells_warnings(silo.source)))
+    pooled = pooled_columns(held)
+    for silo, treated in zip(held if len(held) > 1 else (), pooled or repeat(None), strict=False):
+        said += units_warning(silo, study.groups, study.columns, treated)
     for sentence in said:
         warn(sentence, RowsWarning)
 
@@ -65,7 +64,7 @@ def weights_summary(networks: Iterable[Weighed]) -> str | None:
     return None
 
 
-def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
+def warn_about_study(study: Study, rows: Mapping[str, Rows]) -> None:
     """Warn of what is better settled before a release: a large δ, costly silos, silos with the same rows."""
     if not study.is_private:
         return
@@ -82,10 +81,11 @@ def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str
     if (costly := costly_sentence(study, sizes, thing)) is not None:
         warn(costly)
     first: dict[tuple[int, float, bytes], str] = {}
-    for name, each in rows.items():
-        # Nothing was summed of rows that are yet to be prepared.
-        if isinstance(each, LocalMoment) and (trace := each.summary.trace()) > 0:
-            known = first.setdefault((each.n_rows, trace, each.summary.mean.tobytes()), name)
+    # Nothing was summed of rows that are yet to be prepared.
+    for name, each in () if study.preparation else rows.items():
+        summary = each.treated().summary
+        if (trace := summary.trace()) > 0:
+            known = first.setdefault((each.n_rows, trace, summary.mean.tobytes()), name)
             if known != name:
                 warn(same_rows(known, name))
 
@@ -120,13 +120,12 @@ _spent: deque[_Spent] = deque(maxlen=64)
 
 def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1) -> None:
     """Record a private fit without a ledger, and warn, once for the same rows, when it is not the first."""
-    budget = study.budget
-    if budget is None:
+    if not study.is_private:
         return
     silos = list(sources)
     most = _MOST_CELLS // max(len(silos), 1)  # so that many silos take no longer than one
     sketch = frozenset[int | str]().union(*(_sketch(source, most) for source in silos))
-    mu = budget.total_mu if fits else budget.mu(*STAGES)
+    mu = study.budget.total_mu if fits else study.budget.mu(*STAGES)
     with _lock:
         known = next((spent for spent in _spent if spent.overlaps(sketch)), None)
         if known is None:

@@ -32,7 +32,7 @@ from fedpower.options import Edge, Iterative, Node, Options, Upload
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.pooled import varying
-from fedpower.protocol.solvers import SolverSettings, UploadSettings
+from fedpower.protocol.solvers import SolverSettings, upload
 from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.covariance import Covariance
 from fedpower.report.outcome import recorded, result_of
@@ -48,7 +48,7 @@ from fedpower.rules.codebook import EXACT, CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment
-from fedpower.sums.survey import Survey
+from fedpower.sums.survey import Rows
 from fedpower.values import shown
 
 
@@ -104,7 +104,9 @@ def with_levels(options: Options, tables: Iterable[Any]) -> Options:
     rules = {} if book.rules is None else book.rules.as_content()
     found: dict[str, Any] = {}
     for table in tables:
-        kinds: Any = getattr(table, "schema", getattr(table, "dtypes", None))
+        # A lazy frame of Polars warns of its cost where it is asked for dtypes.
+        is_polars = hasattr(table, "collect_schema")
+        kinds: Any = table.collect_schema() if is_polars else getattr(table, "dtypes", None)
         for name, kind in kinds.items() if hasattr(kinds, "items") else ():
             words = [*getattr(kind, "categories", ())]
             if name in rules or not words or not all(isinstance(word, str) for word in words):
@@ -245,13 +247,12 @@ class _Fit:
         count = getattr(options.solver, "n_participants", None)
         require((count or 1) <= len(sources), "n_participants", f"at most the {len(sources)} silos", count)
         check_silos(list(sources), options.aggregation.min_silos)
-        budget = study.budget
-        if budget is not None and run.ledgers:
-            check_ledgers(list(sources), budget, run)
+        if run.ledgers:
+            check_ledgers(list(sources), study, run)
         return study, treatment
 
     def study_of(
-        self, rows: Mapping[str, LocalMoment] | Mapping[str, Survey], treatment: RowTreatment | None
+        self, rows: Mapping[str, Rows], treatment: RowTreatment | None
     ) -> tuple[Study, SolverSettings, SolverChoice]:
         """Return the study of rows that were counted; warn of what is odd about it."""
         sizes = {name: silo.n_rows for name, silo in rows.items()}
@@ -329,15 +330,15 @@ def _exact_book(options: Options, data: Data) -> CodeBook:
 def _fitted(options: Options, data: Data, run: Run) -> Result:
     fit, sources, solver = _Fit(options, data, run), data.sources, options.solver
     expected, treatment = fit.expected()
-    rows: dict[str, LocalMoment] | dict[str, Survey]
+    rows: Mapping[str, Rows]
     with every_problem(sources.values(), gaps=options.takes_gaps):
         treatment, leak = bounded(options, treatment, sources.values())
         if treatment is None:
             rows = survey_silos(sources, **fit.reading)
         else:
             steps = solver.n_steps if isinstance(solver, Iterative) else None
-            rows = read_silos(expected, sources, treatment, steps=steps, **fit.reading)
-            fit.report_cut(treatment, rows)
+            rows = moments = read_silos(expected, sources, treatment, steps=steps, **fit.reading)
+            fit.report_cut(treatment, moments)
     study, settings, choice = fit.study_of(rows, treatment)
     if not run.ledgers and leak is None:
         warn_about_repeats(study, sources.values())
@@ -356,10 +357,11 @@ def _fitted(options: Options, data: Data, run: Run) -> Result:
         change = f"changed by sin θ = {solution.change:.2g} in the last of {solver.max_rounds} rounds"
         warn(f"the subspace still {change}; raise max_rounds, tol or iteration_rank", ConvergenceWarning)
     warn_about_rows(study, rows)
-    if treatment is None:
-        counts = {name: silo.clipped for name, silo in rows.items() if isinstance(silo, Survey)}
-        if run.on_clipped is not None and all(counts.values()):
-            run.on_clipped({name: count for name, count in counts.items() if count is not None})
+    if treatment is None and run.on_clipped is not None:
+        known = {name: silo.n_clipped for name, silo in rows.items()}
+        counts = {name: (count, rows[name].n_read) for name, count in known.items() if count is not None}
+        if len(counts) == len(rows):
+            run.on_clipped(counts)
     rules = data.rules
     if rules is not None and options.rules is not None and not options.is_private:
         rules = options.rules.completed(rules.columns)
@@ -437,13 +439,13 @@ def result_from(release: Covariance, options: Options) -> Result:
         unit=options.unit if network is None else network,
     )
     book, rules = record.book, record.table_rules
-    settings = UploadSettings(
+    settings = SolverSettings(
         study=replace(study, iteration_rank=width),
         rank=rank,
         standardize=meant.standardizes,
         shortens=shortens(study, rules, normalize=release.treatment.normalize),
     )
-    solution = settings.decompose(release.pooled, release.silo_sizes, book)
+    solution = upload.decompose(settings, release.pooled, release.silo_sizes, book)
     found = result_of(
         Outcome(solution=solution, rounds=[], study=study, privacy=release.privacy),
         options=meant,

@@ -23,7 +23,7 @@ from fedpower.estimator.fitting import Data, open_silos
 from fedpower.estimator.terms import build_study, options_of, public_treatment
 from fedpower.exceptions import InputError, require
 from fedpower.linalg import Array, sin_theta
-from fedpower.options import AGGREGATIONS, FLAT, SOLVERS, Noise, Options
+from fedpower.options import AGGREGATIONS, SOLVERS, Noise, Options, converted
 from fedpower.privacy.budget import COVARIANCE, MEAN, SCORES, SMALLEST_EPSILON, QueryTerms
 from fedpower.privacy.sensitivity import noise_for, summary_size
 from fedpower.privacy.statement import as_sentence, counted_as, in_symbols
@@ -32,7 +32,7 @@ from fedpower.protocol.messages import AskSteps, LocalSteps, read_only, rounded
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.query import N_VECTORS, Product, Query, width_of
 from fedpower.protocol.silo import ExactReleases, Silo
-from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings, start
+from fedpower.protocol.solvers import Solution, SolverSettings, start, upload
 from fedpower.protocol.solvers.clipped import iterate, part_kept
 from fedpower.protocol.solvers.sums import Sums, Total
 from fedpower.protocol.study import SolverChoice, Study, Weights, costly_sentence, pooled_std, sums_moment
@@ -190,7 +190,7 @@ class _Facts:
         if spectrum is not None:
             seeds = range(self.n_rehearsals if level > 0 else 1)
             runs = [_rehearsed(settings, spectrum, level, self.n_rows, seed) for seed in seeds]
-        elif isinstance(settings, UploadSettings | ClippedSettings):
+        elif settings.is_summed:
             runs = [_cost(study, summed=True)]
         elif study.n_steps is not None:
             flat = np.full(self.n_features, 1.0 / self.n_features)
@@ -373,19 +373,9 @@ def _varied(options: Options, mode: str, solver: str, aggregation: str, facts: _
     return replace(
         options,
         noise=Noise(kind, energy, options.noise.scores_epsilon),
-        solver=_as(SOLVERS[solver], options.solver),
-        aggregation=_as(AGGREGATIONS[aggregation], options.aggregation),
+        solver=converted(options.solver, SOLVERS[solver]),
+        aggregation=converted(options.aggregation, AGGREGATIONS[aggregation]),
     )
-
-
-def _as(kind: Any, value: Any) -> Any:
-    """Return a value of another kind with the settings that both have; refuse the paper's own."""
-    if isinstance(value, kind) and value.name == kind.name:
-        return value
-    known, given = {each.name for each in fields(kind)}, value.given()
-    odd = [name for name in given if name not in known and FLAT[name].group == "paper"]
-    require(not odd, next(iter(odd), ""), f"left out with {kind.name}", given)
-    return kind(**{name: setting for name, setting in given.items() if name in known})
 
 
 # --- rehearsals -------------------------------------------------------------------------------------
@@ -430,27 +420,26 @@ def _rehearsed(settings: SolverSettings, spectrum: Array, std: float, n_rows: in
     """Return what ``settings`` would come to on a covariance with these eigenvalues and pooled noise."""
     d, rng = settings.study.n_features, np.random.default_rng(seed)
     width = min(d, _MOST_COLUMNS) if sums_moment(settings.study) else d
+    cost = _cost(settings.study, summed=settings.is_summed)
     study, std, spectrum = _bare(settings.study, width), std * math.sqrt(d / width), spectrum[:width]
     rounds: list[Round] = []
-    if isinstance(settings, UploadSettings | ClippedSettings):
-        cost = _cost(settings.study, summed=True)
+    # A drawn covariance is diagonal: standardised, it would be the identity.
+    # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
+    settings = replace(settings, study=study, standardize=False, code_book=None, pooled_std=std)
+    if settings.is_summed:
         sums = _DrawnSums(study=study, sizes={"all": n_rows}, spectrum=spectrum, std=std, rng=rng)
-        if isinstance(settings, ClippedSettings):
+        if settings.method == "clipped":
             begin = rng.standard_normal((width, study.iteration_rank))
-            script = iterate(sums, begin, rank=settings.rank)
+            script = iterate(sums, begin, rank=int(settings.rank))
         else:
             # Of a given number of components no angles are asked for, which take longer than all the rest.
             sums.has_angles = not isinstance(settings.rank, int)
-            # A drawn covariance is diagonal: standardised, it would be the identity.
-            script = replace(settings, study=study, standardize=False, code_book=None).script(sums)
+            script = upload.script(settings, sums)
         try:
             next(script)
         except StopIteration as stop:  # these sums ask nobody
             solution: Solution = stop.value
     else:
-        cost = _cost(settings.study, summed=False)
-        # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
-        settings = replace(settings, study=study, gains=None, pooled_std=std)
         releases = _DrawnReleases(spectrum, study, std=std, n_rows=n_rows, rng=rng)
         coordinator = Coordinator(start(settings, rng), ["all"], study=study, run="rehearsal")
         run_in_process(coordinator, {"all": Silo("all", study, releases)})
@@ -505,9 +494,7 @@ class _DrawnSums(Sums):
 
     def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
         yield from ()
-        budget = self.study.budget
-        assert budget is not None
-        rows = self.n_rows
+        budget, rows = self.study.budget, self.n_rows
         noise = noise_for(query.sensitivity, budget.price(query.label).multiplier, (rows,))
         exact = np.zeros(self.spectrum.size)
         if isinstance(query, Product):

@@ -3,24 +3,21 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from fedpower.engines.inprocess import Paths
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning
 from fedpower.exceptions import InputError, require, warn
-from fedpower.options import Auto, Edge, Options, Plain, PowerMethod, Secure
+from fedpower.options import SOLVERS, Auto, Edge, Options, Plain, PowerMethod, Secure, converted
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON, Outlook, scores_share, shares_of
-from fedpower.protocol.pooled import Gains, fixed, unit_variances
-from fedpower.protocol.schedule import Decay, Schedule
 from fedpower.protocol.secure import Identity
-from fedpower.protocol.solvers import SETTINGS, SolverSettings
+from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.solvers.shared import Rank
 from fedpower.protocol.study import PREPARED, NoiseMode, SolverChoice, Study, sums_moment
 from fedpower.report.text import human_bytes
@@ -230,7 +227,7 @@ def build_study(
         **more,
     )
     choice = solver_of(options, study, rank)
-    return study, settings_of(options, study, choice, rank=rank, n_steps=n_steps), choice
+    return study, settings_of(options, study, choice, rank=rank), choice
 
 
 def _digest(content: Any) -> str:
@@ -316,12 +313,15 @@ def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
         foreign = [name for name in given if name != "n_participants" and not isinstance(solver, PowerMethod)]
         odd = next(iter(given), "" if asked in ("auto", "upload") else f"solver={asked!r}")
         hint = "; pass standardize=False" if "standardizes" in (why or "") else ""
+        drifts = getattr(solver, "drift_correction", False)
         cases = {
-            f"drift_correction {mode}, got noise={noise!r}": by_step
-            and getattr(solver, "drift_correction", False),
+            f"drift_correction {mode}, got noise={noise!r}": by_step and drifts,
             f"noise must be 'covariance' because {why}, got {noise!r}{hint}": why and by_step,
             f"{odd} must be left out because {why}, which needs solver='upload'{hint}": why and odd,
             f"solver={asked!r} {mode}, got noise={noise!r}": by_step and "step" not in solver.noises,
+            f"drift-corrected steps must know the number of components, got {rank}": (
+                drifts and isinstance(rank, float)
+            ),
             f"{next(iter(foreign), '')} must be left out with solver={asked!r}; it belongs to 'fedpower'": (
                 foreign and asked != "auto"
             ),
@@ -331,7 +331,7 @@ def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
 
 def _why_upload(options: Options, noise: str, rank: Rank) -> str | None:
     """Return why nothing but the upload of the covariance will do; None where others do."""
-    if noise == "covariance" and not isinstance(rank, int):
+    if rank == "auto" or (noise == "covariance" and not isinstance(rank, int)):
         return f"n_components={rank!r} depends on the whole spectrum"
     if options.network is not None:
         return "communities are found from the whole matrix"
@@ -392,39 +392,18 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
     return SolverChoice(solver=solver, reason=reason)
 
 
-def settings_of(
-    options: Options, study: Study, choice: SolverChoice, *, rank: Rank, n_steps: int | None
-) -> SolverSettings:
-    """Return the settings of the chosen solver: its fields, filled in by name."""
-    solver = options.solver
-    locally = getattr(solver, "lookahead", None)
-    gains: Gains | None = None  # of products of exact columns; those of a private study are not multiplied
-    if not study.is_private and options.standardizes:
-        gains = unit_variances(groups=study.groups)
-    elif not study.is_private and options.book is not None:
-        gains = fixed(options.book.units)  # a public scale is a choice of units; one that was found is not
-    given = {
-        **vars(PowerMethod()),
-        **vars(solver),
-        "study": study,
-        "rank": rank,
-        "standardize": options.standardizes,
-        "keep_covariance": study.noise == "covariance"
-        or solver.name == "upload"
-        or options.network is not None,
-        "code_book": options.book,
-        "shortens": shortens(study, options.rules, normalize=bool(options.public.normalize)),
-        "gains": gains,
-        "local": not study.is_private if locally is None else bool(locally),
-        "n_steps": n_steps,
-    }
-    if choice.solver == "fedpower":
-        given |= {"schedule": _schedule_of(given), "corrected": bool(given["drift_correction"])}
-        given["tol"] = 0.0 if study.noise in ("step", "paper") else given["tol"]
-    kind = SETTINGS[choice.solver]
-    names = {each.name for each in fields(kind)}
-    settings: SolverSettings = kind(**{name: value for name, value in given.items() if name in names})
-    return settings
+def settings_of(options: Options, study: Study, choice: SolverChoice, *, rank: Rank) -> SolverSettings:
+    """Return what the chosen solver needs to know."""
+    asked = options.solver
+    return SolverSettings(
+        study=study,
+        rank=rank,
+        solver=asked if choice.solver == "clipped" else converted(asked, SOLVERS[choice.solver]),
+        standardize=options.standardizes,
+        code_book=options.book,
+        keep_covariance=study.noise == "covariance" or asked.name == "upload" or options.network is not None,
+        shortens=shortens(study, options.rules, normalize=bool(options.public.normalize)),
+    )
 
 
 def shortens(study: Study, rules: TableRules | None, *, normalize: bool) -> bool:
@@ -445,20 +424,3 @@ def public_rng(options: Options, study: Study | None = None) -> np.random.Genera
         state = np.random.RandomState(int(seed))
     require(hasattr(state, "randint"), "random_state", "a whole number, a RandomState or None", seed)
     return np.random.default_rng(state.randint(2**31 - 1))
-
-
-def _schedule_of(given: Mapping[str, Any]) -> Schedule:
-    """Return the schedule of rounds."""
-    schedule, must = given["schedule"], "'every', 'decaying', 'halving' or whole steps"
-    if isinstance(schedule, Schedule):
-        return schedule
-    if isinstance(schedule, str):
-        require(schedule in get_args(Decay), "schedule", must, schedule)
-        return Schedule(local_steps=given["local_steps"], decay=schedule)  # type: ignore[arg-type]
-    require(not isinstance(schedule, Iterator), "schedule", must, schedule)  # it would be used up here
-    try:
-        return Schedule(explicit=tuple(sorted({int(step) for step in schedule})))
-    except InputError:
-        raise
-    except (TypeError, ValueError):
-        raise InputError(f"schedule must be {must}, got {schedule!r}; give e.g. [2, 4, 5]") from None

@@ -12,12 +12,13 @@ from scipy.stats import beta
 from fedpower.engines.inprocess import run_in_process
 from fedpower.exceptions import InputError
 from fedpower.linalg import Array
+from fedpower.options import PowerMethod
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol.coordinator import Answers, Coordinator
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers import PowerSettings, start
+from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import NoiseMode, Study
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
@@ -44,7 +45,8 @@ def overhear(
 ) -> tuple[list[Array], list[Array]]:
     """Return the bases and products that pass between the coordinator and the first silo."""
     study = study_of(mode, epsilon, setting)
-    settings = PowerSettings(study=study, rank=setting.iteration_rank, n_steps=setting.n_steps)
+    option = PowerMethod(n_steps=setting.n_steps, tol=0.0)
+    settings = SolverSettings(study=study, rank=setting.iteration_rank, solver=option)
     silos: dict[str, Answers] = {}
     with ExitStack() as stack:
         for number, rows in enumerate(silo_rows(setting, seed), start=1):
@@ -168,8 +170,8 @@ def _play(
     exact = moment_of(rows).moment()
     bases, products = overhear(mode, epsilon, setting, seed, source)
     expected = setting.n_features**-3.0  # d² entries share ‖A‖_F² ≥ 1/d, as tr A = 1
-    budget = study_of(mode, epsilon, setting).budget
-    noise = 0.0 if budget is None else budget.std(setting.n_rows) ** 2
+    study = study_of(mode, epsilon, setting)
+    noise = study.budget.std(setting.n_rows) ** 2 if study.is_private else 0.0
     if mode == "covariance":  # the same noised covariance every time: solve for it, then shrink
         guess = rebuild(bases, products) / (1 + noise / 2 / expected)
     else:

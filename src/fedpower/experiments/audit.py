@@ -32,26 +32,17 @@ from fedpower.protocol.messages import (
     Question,
     read_only,
 )
-from fedpower.protocol.query import (
-    Product,
-    Query,
-    Rows,
-    ScoreCounts,
-    Step,
-    Tally,
-    moment_of,
-    vectors_to_bytes,
-)
+from fedpower.protocol.query import Product, Query, ScoreCounts, Step, Tally, moment_of, vectors_to_bytes
 from fedpower.protocol.secure import Identity, total
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers import UploadSettings
-from fedpower.protocol.study import PREPARED, Budget, Study
+from fedpower.protocol.solvers import SolverSettings, start
+from fedpower.protocol.study import PREPARED, Study
 from fedpower.rows.opening import open_source
 from fedpower.rows.units import with_ids
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import ClippedQuestion
 from fedpower.sums.local import local_moment
-from fedpower.sums.survey import STAGES, ScoreQuestion, Stage, Survey
+from fedpower.sums.survey import STAGES, Rows, ScoreQuestion, Stage, Survey
 
 Progress = Callable[[int], None]
 """Called with how many more runs were played."""
@@ -168,16 +159,16 @@ class Game:
             self.study = replace(
                 study, aggregation="secure", colluders=1, identities=identities, min_silos=len(identities)
             )
-        self.budget = _budget(self.study)
         self._source = source
         self._played = 0
         n_silos = len(self._names)
-        self.asked = _asked(self.study, self.budget, n_rows)
+        self.asked = _asked(self.study, n_rows)
         self._worlds = [
             _as_held(rows, self.study, world) for world, rows in enumerate(_neighbours(study, n_rows, pair))
         ]
         self.noises = [
-            self.budget.noise(query.label, query.sensitivity, (n_rows,) * n_silos) for _, query in self.asked
+            self.study.budget.noise(query.label, query.sensitivity, (n_rows,) * n_silos)
+            for _, query in self.asked
         ]
         self.weights, self.mus = [], []
         for (_, query), noise in zip(self.asked, self.noises, strict=True):
@@ -221,7 +212,7 @@ class Game:
                 messages = [Message(**facts, round=n, body=body) for n, (body, _) in enumerate(self.asked)]
                 answers = [silos[_AUDITED].answer(message).body for message in messages]
                 return [_numbers(*pair) for pair in zip(answers, self.noises, strict=True)]
-            solver = UploadSettings(study=self.study, rank=1).solve(np.random.default_rng(0), _RUN)
+            solver = start(SolverSettings(study=self.study, rank=1), np.random.default_rng(0), _RUN)
             coordinator = Coordinator(solver, self._names, study=self.study, run=_RUN)
             run_in_process(coordinator, silos, n_jobs=1)
         seen, known = [], SeededNoiseForExperiments(self._played)  # the colluder reveals its seed
@@ -244,24 +235,18 @@ def _numbers(answer: object, noise: Noise) -> Array:
     raise InputError(f"an audited silo must answer, got {answer}; audit a study that the silo agrees to")
 
 
-def _budget(study: Study) -> Budget:
-    budget = study.budget
-    assert budget is not None, "an audited study is private"
-    return budget
-
-
 # --- what is asked: whatever shows the row in question best ----------------------------------------
 
 
-def _asked(study: Study, budget: Budget, n_rows: int) -> list[tuple[Question, Query]]:
+def _asked(study: Study, n_rows: int) -> list[tuple[Question, Query]]:
     asked: list[tuple[Question, Query]] = []
     if study.noise in ("step", "paper"):
         for step in range(study.n_steps or 0):
             # Radians: no two turns agree up to sign.
             basis = _in_plane(study.n_features, study.iteration_rank, step / (study.n_steps or 1))
-            query = Step(budget=budget, n_rows=n_rows, basis=basis)
+            query = Step(study=study, n_rows=n_rows, basis=basis)
             asked.append((AskSteps(basis=basis, n_local_steps=1), query))
-        mean = AskMoment(label="mean"), Step(budget=budget, n_rows=n_rows)
+        mean = AskMoment(label="mean"), Step(study=study, n_rows=n_rows)
         return [*asked, mean] if study.center else asked
     for place, terms in enumerate(study.queries):
         found = _query(study, terms.label, place)
@@ -380,7 +365,7 @@ def audit_mode(
         real = max(n_steps / level**2, 2 * math.sqrt(2 * n_steps * math.log(1 / delta)) / level)
     is_secure = mode == "secure"
     game = Game(replace(study, epsilon=real), n_rows, source or SystemNoise(), is_secure=is_secure)
-    promised = _budget(replace(game.study, epsilon=epsilon))
+    promised = replace(game.study, epsilon=epsilon).budget
     started = time.perf_counter()
     mu_lower = audit_scores(*game.play(n_runs, on_progress), confidence=confidence)
     return AuditReport(
@@ -406,7 +391,7 @@ def control_factor(mode: _Mode, *, epsilon: float, delta: float, n_steps: int) -
     """Return how much of its noise a control keeps, to be wrong for certain: half of what is needed."""
     if mode != "paper":
         return 0.5
-    return 0.5 * _budget(study_of(mode, epsilon, delta, n_steps)).study_mu / mu_of(epsilon, delta)
+    return 0.5 * study_of(mode, epsilon, delta, n_steps).budget.study_mu / mu_of(epsilon, delta)
 
 
 def study_of(

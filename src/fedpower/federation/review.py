@@ -9,12 +9,12 @@ from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import COVARIANCE, MEAN, PRODUCT, SCORES
 from fedpower.protocol.silo import PrivateReleases, Silo
-from fedpower.protocol.study import Budget, worst_epsilon
+from fedpower.protocol.study import Study, worst_epsilon
 from fedpower.report.text import and_more
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
 from fedpower.rules.rules import Rule
-from fedpower.sums.survey import ONLY_YOU, Survey, cells_warnings, units_warning
+from fedpower.sums.survey import ONLY_YOU, cells_warnings, units_warning
 
 _UNITS = {
     "": "one row, not a person with several",
@@ -46,7 +46,7 @@ def advice_of(silo: Silo) -> list[str]:
         odd = weights_summary(weighed_edges({silo.name: moment.source}).values())
         return [] if odd is None else [f"{odd} {ONLY_YOU}"]
     advice = []
-    if not isinstance(moment, Survey) and moment.treatment.row_norm is not None and moment.n_clipped:
+    if moment.treatment.row_norm is not None and moment.n_clipped:
         clipped, rows = moment.n_clipped, moment.n_read
         more = ": propose public centres and scales, or a larger bound, for the next study"
         advice.append(
@@ -121,7 +121,7 @@ def review_rows(silo: Silo, version: str) -> dict[str, Any]:
         odd: dict[str, Any] = {"edges_capped_at_the_maximum": weighed.n_capped}
     else:
         thing = "rows"
-        odd = {"rows_clipped_by_the_bound": None if isinstance(moment, Survey) else moment.n_clipped}
+        odd = {"rows_clipped_by_the_bound": moment.n_clipped}
     sizes = {"persons": moment.n_rows, "rows": moment.n_read} if terms.unit else {thing: moment.n_rows}
     advice = advice_of(silo)
     return {"data_version": version, **sizes, **odd, **({"advice": advice} if advice else {})}
@@ -134,12 +134,12 @@ def leaving(silo: Silo) -> list[dict[str, Any]]:
     counted = "networks, which is 1" if terms.network == "edge" else "persons" if persons else "rows"
     most = f", {terms.rows_per_unit} at most of a person" if terms.unit and not persons else ""
     first = {"what": f"number of {counted}{most}, exact", "numbers": 1, "times": 1, "share": 0.0}
-    if terms.budget is None:
+    if not terms.is_private:
         exact = "sums over your rows, as the coordinator asks"
         return [first, {"what": exact, "numbers": None, "times": None, "share": None}]
     sent = [
         {
-            "what": _query_in_words(query.label, terms.budget),
+            "what": _query_in_words(query.label, terms),
             "numbers": query.size,
             "times": query.times * terms.attempts,
             "share": query.share * query.times,
@@ -152,15 +152,14 @@ def leaving(silo: Silo) -> list[dict[str, Any]]:
     return [first, *sent]
 
 
-def _query_in_words(label: str, budget: Budget) -> str:
+def _query_in_words(label: str, study: Study) -> str:
     kind = label.split(maxsplit=1)[0]
-    what = "adjacency" if budget.study.network == "edge" else "covariance"
-    centred = budget.study.center
-    trace = " with the trace" if budget.with_trace else ""
+    what = "adjacency" if study.network == "edge" else "covariance"
+    trace = " with the trace" if study.budget.with_trace else ""
     words = {
-        COVARIANCE: f"{what}, mean row and trace" if centred else f"{what} and its trace",
+        COVARIANCE: f"{what}, mean row and trace" if study.center else f"{what} and its trace",
         MEAN: "mean row",
-        PRODUCT: f"product of {budget.study.n_features} × {budget.study.iteration_rank}{trace}",
+        PRODUCT: f"product of {study.n_features} × {study.iteration_rank}{trace}",
         SCORES: "counts of rows by their scores on two components",
         "octaves": "counts of cells by size: rough column ranges",
         "bins": "counts of cells by size: column ranges",

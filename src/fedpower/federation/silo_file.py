@@ -27,8 +27,7 @@ from fedpower.rows.ruled import every_problem, ruled
 from fedpower.rows.source import RowSource
 from fedpower.rows.sql import parse_address
 from fedpower.rows.units import by_unit, with_ranges
-from fedpower.sums.local import LocalMoment
-from fedpower.sums.survey import Survey
+from fedpower.sums.survey import Rows
 from fedpower.toml import Part, read_toml
 
 # A study's whole hash: another study with the same beginning can be found by trying
@@ -230,7 +229,7 @@ def open_silo(
     study, _, _ = study_file.terms()
     private, name, treatment = study.is_private, silo_file.name, study_file.treatment
     sources = {name: silo_file.source(study_file)}
-    moment: LocalMoment | Survey
+    moment: Rows
     with every_problem(sources.values(), gaps=treatment is None):
         if treatment is None:
             moment = survey_silos(sources, fingerprinted=private)[name]

@@ -269,12 +269,7 @@ class _History:
     def identity_of(self, data: DataVersion) -> str | None:
         """Return which rows a version was recorded as, in the same columns."""
         found = (data.version, data.columns)
-        known = next((v.fingerprint for v in self.all(Version) if (v.name, v.columns) == found), None)
-        # Earlier versions of fedpower recorded what is stored alone, and named releases by the reading.
-        named = f"/{data.name}"
-        if known == data.fingerprint and any(made.study.endswith(named) for made in self.all(Release)):
-            return data.identity
-        return known
+        return next((v.fingerprint for v in self.all(Version) if (v.name, v.columns) == found), None)
 
     def account(self, study: str | None = None, key: str = "") -> Account:
         """Return the account; only of one study's releases, and of keys that begin with ``key``."""
@@ -325,6 +320,7 @@ _BUSY_TIMEOUT_S = 60.0
 
 _SCHEMA = (
     "CREATE TABLE entry (seq INTEGER PRIMARY KEY, body TEXT NOT NULL, seal TEXT NOT NULL, payload BLOB)",
+    "CREATE TABLE log (id INTEGER PRIMARY KEY CHECK (id = 1), head TEXT NOT NULL)",
     *(
         f"CREATE TRIGGER no_{change} BEFORE {change} ON entry BEGIN SELECT RAISE(ABORT, 'append only'); END"
         for change in ("update", "delete")
@@ -332,8 +328,6 @@ _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
-
-_LOG = "CREATE TABLE IF NOT EXISTS log (id INTEGER PRIMARY KEY CHECK (id = 1), head TEXT NOT NULL)"
 
 _REFUSALS = {
     sqlite3.SQLITE_FULL: "must have room to grow but its disk is full; free some space",
@@ -418,7 +412,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         try:
             ledger._be_durable()
             with ledger._transaction():
-                for statement in _SCHEMA if place else _SCHEMA[:1]:  # only this process reaches one in memory
+                for statement in _SCHEMA if place else _SCHEMA[:2]:  # only this process reaches one in memory
                     ledger._query(statement)
                 ledger._append(cap)
                 ledger._append(Owner(silo=silo, data_set=data_set, for_experiments=for_experiments))
@@ -609,12 +603,10 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
 
     @property
     def log_head(self) -> LogHead:
-        """How far the audit log goes; ledgers of earlier versions have no record of it."""
-        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'log'"):
-            return LogHead()
-        (head,) = self._query("SELECT head FROM log")[0]
+        """How far the audit log goes."""
+        rows = self._query("SELECT head FROM log")
         try:
-            return msgspec.json.decode(head, type=LogHead)
+            return msgspec.json.decode(rows[0][0], type=LogHead) if rows else LogHead()
         except msgspec.DecodeError:
             raise self._damaged() from None
 
@@ -622,7 +614,6 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         """Record how far the audit log goes from now on, which depends on how far it went."""
         with self._transaction():
             head = move(self.log_head)
-            self._query(_LOG)
             self._query("INSERT OR REPLACE INTO log VALUES (1, ?)", msgspec.json.encode(head).decode())
         return head
 

@@ -4,7 +4,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -59,8 +58,8 @@ class Round(Struct, kw_only=True, forbid_unknown_fields=True):
     bytes_up: int = 0
     notes: dict[str, float] = {}
 
-    def has_heard(self, silo: str) -> bool:
-        return silo in self.answers or silo in self.refused
+    def awaits(self, silo: str) -> bool:
+        return silo in self.asked and silo not in self.answers and silo not in self.refused
 
     def as_row(self) -> dict[str, Any]:
         return {
@@ -101,17 +100,6 @@ class _Open(NamedTuple):
     enough: int
 
 
-class Receipt(Enum):
-    """What the coordinator did with an arriving answer."""
-
-    ACCEPTED = "accepted"
-    REFUSED = "the silo refused"
-    DUPLICATE = "already answered in this round"
-    LATE = "belongs to a round that is closed"
-    FOREIGN = "belongs to another study, run or silo, or to a round not yet asked"
-    MALFORMED = "is not an answer to the question and is ignored"
-
-
 class Coordinator:
     """Runs ``solver`` over ``silos`` and holds the record of its rounds."""
 
@@ -147,35 +135,34 @@ class Coordinator:
         if self._open is None:
             return ()
         current, question = self._open.round, self._open.question
-        return tuple(replace(question, silo=name) for name in current.asked if not current.has_heard(name))
+        return tuple(replace(question, silo=name) for name in current.asked if current.awaits(name))
 
-    def receive(self, message: Arrived) -> Receipt:
+    def receive(self, message: Arrived) -> bool:
+        """Take what arrived; return whether it is no answer to the question, and its silo may be asked again.
+
+        What is late, repeated, or of another study, run or silo, changes nothing.
+        """
         if isinstance(message, Unreadable):
             return self._set_aside(message.silo, message.problem)
-        if message.study != self._study.digest or message.run != self.run:
-            return Receipt.FOREIGN
-        if self._open is None or message.round < self._open.round.number:
-            return Receipt.LATE
+        if self._open is None:
+            return False
         current, silo, body = self._open.round, message.silo, message.body
-        if message.round > current.number or silo not in current.asked:
-            return Receipt.FOREIGN
-        if current.has_heard(silo):
-            return Receipt.DUPLICATE
+        place = (self._study.digest, self.run, current.number)
+        if (message.study, message.run, message.round) != place or not current.awaits(silo):
+            return False
         if isinstance(body, Refusal):
             current.refused[silo] = cleaned(body.reason)
-            receipt = Receipt.REFUSED
         elif problem := self._problem_with(body, silo, self._open):
             return self._set_aside(silo, problem)
         else:
             current.answers[silo] = body
-            receipt = Receipt.ACCEPTED
         current.set_aside.pop(silo, None)
         current.bytes_up += encoded_size(message)
         del message, body  # or it is held until the next round is open
         everyone = len(current.answers) + len(current.refused) == len(current.asked)
         if everyone or len(current.answers) >= self._open.enough:
             self.deadline()
-        return receipt
+        return False
 
     def deadline(self) -> None:
         """Close the open round; refuse to go on with too few answers."""
@@ -196,12 +183,12 @@ class Coordinator:
             self._on_closed(current)
         self._advance(current)
 
-    def _set_aside(self, silo: str, problem: str) -> Receipt:
+    def _set_aside(self, silo: str, problem: str) -> bool:
         current = None if self._open is None else self._open.round
-        if current is not None and silo in current.asked and not current.has_heard(silo):
+        if current is not None and current.awaits(silo):
             logger.warning("rejected the answer of silo %r in round %d: %s", silo, current.number, problem)
             current.set_aside[silo] = problem
-        return Receipt.MALFORMED
+        return True
 
     def _advance(self, closed: Round | None) -> None:
         while not self.done:

@@ -10,7 +10,7 @@ from fedpower.privacy.statement import EXACT_SCORES, PrivacyStatement, Protectio
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import QueryAnswer, SessionKey
 from fedpower.protocol.solvers import Solution, SolverSettings
-from fedpower.protocol.study import Budget, Study, epsilon_within, worst_epsilon
+from fedpower.protocol.study import Study, epsilon_within, worst_epsilon
 from fedpower.sums.survey import STAGES
 
 
@@ -82,9 +82,9 @@ def state_privacy(
     used_before: bool = False,
 ) -> PrivacyStatement:
     """Return the privacy statement of a study that ran with ``rounds`` over silos of ``sizes`` rows."""
-    budget, public = study.budget, _public_facts(study)
+    public = _public_facts(study)
     who = whom(network=study.network, person=study.unit, rows_per_unit=study.rows_per_unit)
-    if budget is None:
+    if not study.is_private:
         return PrivacyStatement(
             mode="none",
             asked_epsilon=math.inf,
@@ -96,24 +96,24 @@ def state_privacy(
         )
     if secure := study.is_secure:
         attempts = attempts_charged(rounds)
-        distance = attempts * budget.distance
-        protections, notes = _in_secure_sums(study, budget, len(sizes), attempts)
+        distance = attempts * study.budget.distance
+        protections, notes = _in_secure_sums(study, len(sizes), attempts)
         public = (*public, "the silos of the session")
         supposed: tuple[str, ...] = ("the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20",)
     else:
-        distance = budget.distance
+        distance = study.budget.distance
         protections, notes, supposed = _in_plain_sums(
-            study, budget, len(sizes), hides_silos=hides_silos, used_before=used_before
+            study, len(sizes), hides_silos=hides_silos, used_before=used_before
         )
     if study.preparation:
         notes += (
-            f"the centre, scale and bound of the columns were found privately, {_part(budget, *STAGES)}. The "
+            f"the centre, scale and bound of the columns were found privately, {_part(study, *STAGES)}. The "
             "code book that holds them is public: later fits can use it at no cost",
         )
     if study.scores:
         notes += (
             "rows were counted by their scores on the first two components, with noise, "
-            f"{_part(budget, SCORES)}. The grid depends only on numbers that were released before",
+            f"{_part(study, SCORES)}. The grid depends only on numbers that were released before",
         )
     first = protections[0]
     if study.network == "row":
@@ -142,9 +142,10 @@ def state_privacy(
 
 
 def _in_plain_sums(
-    study: Study, budget: Budget, m: int, *, hides_silos: bool, used_before: bool
+    study: Study, m: int, *, hides_silos: bool, used_before: bool
 ) -> tuple[tuple[Protection, ...], tuple[str, ...], tuple[str, ...]]:
     """Return protections, notes and what they suppose where m silos noise by themselves."""
+    budget = study.budget
     coordinator = Protection(
         observer="the coordinator, or anyone who reads a silo's messages",
         sees="everything that silo releases",
@@ -169,11 +170,9 @@ def _in_plain_sums(
     return (coordinator, replace(public, sees=sees, epsilon=epsilon, mu=mu)), (), (SUMMED,)
 
 
-def _in_secure_sums(
-    study: Study, budget: Budget, m: int, attempts: int
-) -> tuple[tuple[Protection, ...], tuple[str, ...]]:
+def _in_secure_sums(study: Study, m: int, attempts: int) -> tuple[tuple[Protection, ...], tuple[str, ...]]:
     """Return protections and notes of secure sums over m silos."""
-    c = study.colluders
+    c, budget = study.colluders, study.budget
 
     def protection(observer: str, sees: str, known: int) -> Protection:
         """Return what holds against anyone who knows the shares of so many silos."""
@@ -205,7 +204,8 @@ def _in_secure_sums(
     return protections, notes
 
 
-def _part(budget: Budget, *labels: str) -> str:
+def _part(study: Study, *labels: str) -> str:
+    budget = study.budget
     own = epsilon_of(budget.mu(*labels), budget.left_delta)
     part = f"{100.0 * budget.share(*labels):.3g}% of the budget (of mu squared)"
     return f"out of the same epsilon. That took {part}, which is ε = {own:.3g} on its own"

@@ -24,19 +24,15 @@ from fedpower.privacy.sensitivity import (
     of_row_sum,
 )
 from fedpower.protocol.messages import decode_as, encode
-from fedpower.protocol.study import Budget, Study
+from fedpower.protocol.study import Study
 from fedpower.rows.units import PARTS, TALLY_PARTS
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import SIDE, ClippedQuestion
-from fedpower.sums.local import LocalMoment
-from fedpower.sums.survey import SCORE_CELLS, STAGES, ScoreQuestion, Stage, Survey, count_scores
+from fedpower.sums.survey import SCORE_CELLS, STAGES, Rows, ScoreQuestion, Stage, Survey, count_scores
 
 Integers = NDArray[np.int64]
 Exponents = Sequence[int]
 """By which powers of two the groups of an answer are multiplied."""
-
-Rows = LocalMoment | Survey
-"""A silo's rows: treated, or yet to be prepared."""
 
 
 class Query(Protocol):
@@ -84,10 +80,7 @@ class Covariance:
         return of_moment(self.n_features, mean_weight=self.mean_weight, per_unit=self.per_unit)
 
     def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
-        if isinstance(rows, Survey):
-            assert self.treatment is not None, "prepared rows are asked for with their treatment"
-            rows = rows.treated(self.treatment)
-        sums = rows.sums()
+        sums = rows.treated(self.treatment).sums()
         parts = PARTS if self.per_unit else 1
         if (sums.parts, sums.n_rows) != (parts, rows.n_rows):
             raise InputError(f"noise must be made for the {sums.n_rows} rows summed, got {rows.n_rows}")
@@ -194,9 +187,7 @@ class ScoreCounts:
         return of_counts(SCORE_CELLS, per_unit=self.per_unit)
 
     def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
-        treatment = RowTreatment() if isinstance(rows, Survey) else rows.treatment
-        source = rows.filled if isinstance(rows, Survey) else rows.source
-        counts = count_scores(source, treatment, self.question, watch=rows.watch)
+        counts = count_scores(rows.filled, rows.treatment, self.question, watch=rows.watch)
         return _finer(np.pad(counts, (0, SCORE_CELLS - counts.size)), exponents)
 
 
@@ -233,8 +224,7 @@ class Product:
         return of_clipped_product(self.question.clip, width, n_features)
 
     def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
-        assert not isinstance(rows, Survey), "clipped products are of treated rows"
-        found = rows.clipped(self.question, kappa=self.kappa)
+        found = rows.treated().clipped(self.question, kappa=self.kappa)
         return _finer(np.append(found.total.reshape(-1), found.squares), exponents)
 
 
@@ -257,15 +247,14 @@ class RowSum:
         return of_row_sum(self.n_features)
 
     def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
-        assert not isinstance(rows, Survey), "a mean is of treated rows"
-        return _finer(rows.clipped().total, exponents)
+        return _finer(rows.treated().clipped().total, exponents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Step:
     """A_i Z and tr A_i in float64 [FP Alg. 2, line 6], or the mean row without a Z: noised at every step."""
 
-    budget: Budget
+    study: Study
     n_rows: int
     basis: Array | None = None
     center: Array | None = None
@@ -278,17 +267,18 @@ class Step:
     @property
     def sensitivity(self) -> Sensitivity:
         """Lemma 5; about a centre of norm c it is (1 + c)² as much."""
+        budget = self.study.budget
         if self.basis is None:
-            return self.budget.step_sensitivity(self.n_rows, width=0)
-        return self.budget.step_sensitivity(self.n_rows, norm_of(self.center), self.basis.shape[1])
+            return budget.step_sensitivity(self.n_rows, width=0)
+        return budget.step_sensitivity(self.n_rows, norm_of(self.center), self.basis.shape[1])
 
     def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
-        assert not isinstance(rows, Survey), "steps are over treated rows"
+        treated = rows.treated()
         if self.basis is None:
-            values = rows.summary.mean
+            values = treated.summary.mean
         else:
-            trace = [rows.summary.trace(self.center)] if self.budget.with_trace else []
-            values = np.append(rows.product(self.basis, self.center), trace)
+            trace = [treated.summary.trace(self.center)] if self.study.budget.with_trace else []
+            values = np.append(treated.product(self.basis, self.center), trace)
         return quantised(values, exponents[0])
 
 

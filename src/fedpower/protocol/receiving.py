@@ -138,27 +138,26 @@ def _demands(
 @functools.lru_cache(maxsize=1024)
 def _has_noise(study: Study, n_rows: int) -> bool:
     """Return whether the study has noise for a silo of so many rows, if all others are small."""
-    budget = study.budget
     try:
-        if budget is not None and study.is_secure and budget.share(COVARIANCE):
-            budget.moment_noise((n_rows, *[1] * (study.min_silos - 1)))
-        elif budget is not None and not study.is_secure and study.noise != "clipped":
-            budget.std(n_rows)
+        if study.is_secure and study.budget.share(COVARIANCE):
+            study.budget.moment_noise((n_rows, *[1] * (study.min_silos - 1)))
+        elif study.is_private and not study.is_secure and study.noise != "clipped":
+            study.budget.std(n_rows)
     except InputError:
         return False
     return True
 
 
 def _of_query(body: QueryAnswer, ask: AskQuery, study: Study, n_rows: int) -> Iterator[_Demand]:
-    what, budget, size = f"an answer to {ask.label!r}", study.budget, study.queries[ask.index].size
+    what, size = f"an answer to {ask.label!r}", study.queries[ask.index].size
     yield body.words.shape == (size,), what, f"{size} numbers"
     least, most = (1, study.attempts) if study.is_secure else (0, 0)
     yield least <= body.charged <= most, "a number of charged attempts", f"{least} to {most}"
     numbers = body.words.view(np.int64)
-    if budget is None:
+    if not study.is_private:
         possible = numbers.min() >= 0 and int(numbers.max()) <= n_rows * tally_parts(study)
     else:  # under masks any number is possible
-        query = query_of(study, ask.label, ask.public)
+        budget, query = study.budget, query_of(study, ask.label, ask.public)
         possible = study.is_secure or budget.noise(ask.label, query.sensitivity, (n_rows,)).holds(numbers)
     yield possible, what, "numbers in the range of the query"
 
@@ -193,17 +192,17 @@ def _of_moment(body: MomentPart, label: str, study: Study, n_rows: int) -> Itera
 def _of_steps(body: LocalSteps, ask: AskSteps, study: Study, n_rows: int) -> Iterator[_Demand]:
     shape, total, spread, largest = ask.basis.shape, body.total_variance, body.misalignment, LARGEST
     center, pooled = (0.0 if a is None else float(np.linalg.norm(a)) for a in (ask.center, ask.pooled))
-    if study.budget is not None:  # loose, and for certain
+    if study.is_private:  # loose, and for certain
         peak = (1.0 + center) * _peak(study, n_rows, center)
         largest = 8.0 * study.n_features * peak**2 + ask.shift + pooled
     yield _array("a product", body.product, shape, largest)
     with_basis = ask.align is None and ask.n_local_steps > 1
     yield _array("a basis", body.basis, shape if with_basis else None, 1.0 + ROUNDING)
     yield body.basis is None or is_orthonormal(body.basis), "a basis", "orthonormal columns"
-    with_total = study.budget is None or study.budget.with_trace
+    with_total = not study.is_private or study.budget.with_trace
     yield (total is not None) == with_total, "a total variance", "a number in its range"
     least = most = min(largest * shape[0], LARGEST)
-    if study.budget is None:
+    if not study.is_private:
         # A sum of squares: of the coordinates about the centre, for which the product stands.
         least = ROUNDING * (1.0 + center**2 + _largest(body.product))
     yield total is None or -least <= total <= most, "a total variance", "a number in its range"
@@ -214,9 +213,9 @@ def _of_steps(body: LocalSteps, ask: AskSteps, study: Study, n_rows: int) -> Ite
 @functools.lru_cache(maxsize=1024)
 def _peak(study: Study, n_rows: int, center_norm: float = 0.0) -> float:
     """Return the largest number of a mean: 1 and the largest draw of noise, √2 times a covariance's."""
-    budget = study.budget
-    if budget is None:
+    if not study.is_private:
         return LARGEST
+    budget = study.budget
     multiplier = max(budget.price(terms.label).multiplier for terms in study.queries)
     return 1.0 + 2.0 * LARGEST_DRAW * max(budget.std(n_rows, center_norm), multiplier / n_rows)
 

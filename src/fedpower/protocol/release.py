@@ -14,9 +14,10 @@ from fedpower.privacy.ledger import BY_EDGE, BY_PERSON, DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.privacy.sensitivity import Noise
 from fedpower.protocol.messages import Words
-from fedpower.protocol.query import Query, Rows
+from fedpower.protocol.query import Query
 from fedpower.protocol.secure import Masked
 from fedpower.protocol.study import Study
+from fedpower.sums.survey import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,6 @@ def _purpose(query: Query, study: Study, channel: Channel) -> str:
 
 def noise_of(query: Query, study: Study, sizes: tuple[int, ...]) -> Noise:
     """Return what a silo adds to the answer to a query; what is refused are public facts."""
-    assert study.budget is not None, "what is released is noised"
     try:
         return study.budget.noise(query.label, query.sensitivity, sizes)
     except InputError as error:  # the coordinator may read it
@@ -86,9 +86,7 @@ def release(
     The answer is charged and stored before it leaves; the same question gets the stored one. ``asking``
     asks for several answers, each in the light of those before: ``times`` of them are charged together.
     """
-    budget = study.budget
-    assert budget is not None, "what is released is noised"
-    price, key = budget.price(query.label), key_of(query, study, data, channel)
+    price, key = study.budget.price(query.label), key_of(query, study, data, channel)
 
     def answer(asked: Query) -> NDArray[np.int64]:
         added = noise_of(asked, study, channel.sizes)
@@ -118,7 +116,7 @@ def release(
         data=data,
         mu=price.mu * math.sqrt(times),
         slack_delta=price.slack_delta * times,
-        study_mu=budget.study_mu * math.sqrt(study.attempts),
+        study_mu=study.budget.study_mu * math.sqrt(study.attempts),
         payload=lambda: make() if made is None else made,
     )
     length = int.from_bytes(raw[:2], "little")

@@ -35,13 +35,13 @@ from fedpower.protocol.messages import (
     read_only,
     rounded,
 )
-from fedpower.protocol.query import Query, Rows, Step, moment_of, norm_of, query_of
+from fedpower.protocol.query import Query, Step, moment_of, norm_of, query_of
 from fedpower.protocol.release import Answering, Plain, key_of, noise_of, recorded_as, release
 from fedpower.protocol.secure import Identity, KeyGoneError, SiloSessions
 from fedpower.protocol.study import Study
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.moment import Moments
-from fedpower.sums.survey import Survey, units_warning
+from fedpower.sums.survey import Rows, Survey, units_warning
 
 _Multiply = Callable[[Array], Array]
 """Z ↦ A_i Z in an array of its own, with or without noise: the one seam through which noise enters."""
@@ -131,7 +131,6 @@ class PrivateReleases:
         data: DataVersion | None,
         sessions: SiloSessions | None = None,
     ) -> None:
-        assert study.budget is not None, "a private study has a price list"
         if data is not None:
             ledger.check_rows(data)
         self.rows, self._study, self.budget, self.ledger = rows, study, study.budget, ledger
@@ -231,7 +230,7 @@ class PrivateReleases:
 
     def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
         if self._has_steps():
-            query = Step(budget=self.budget, n_rows=self.rows.n_rows)
+            query = Step(study=self._study, n_rows=self.rows.n_rows)
             integers, _ = self._release_plain(query)
             mean = noise_of(query, self._study, (self.rows.n_rows,)).values(integers)
         else:
@@ -256,9 +255,9 @@ class PrivateReleases:
         digest = hashlib.sha256(repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode())
         for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        budget, n_rows = self.budget, self.rows.n_rows
-        query = Step(budget=budget, n_rows=n_rows, basis=ask.basis, center=ask.center, public=digest.digest())
-        noise = noise_of(query, self._study, (n_rows,))
+        study, n_rows = self._study, self.rows.n_rows
+        query = Step(study=study, n_rows=n_rows, basis=ask.basis, center=ask.center, public=digest.digest())
+        noise = noise_of(query, study, (n_rows,))
 
         def asking(answering: Answering) -> None:
             def multiply(basis: Array) -> Array:
@@ -270,8 +269,8 @@ class PrivateReleases:
         stored = noise.values(integers.reshape(ask.n_local_steps, -1).T).T
         left = iter(stored)
         outcome = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
-        total = float(np.mean(stored[:, -1])) if budget.with_trace else None
-        std = budget.std(n_rows, norm_of(ask.center))
+        total = float(np.mean(stored[:, -1])) if self.budget.with_trace else None
+        std = self.budget.std(n_rows, norm_of(ask.center))
         product = read_only(rounded(outcome.product, std))
         return structs.replace(outcome, product=product, total_variance=total)
 
@@ -339,11 +338,11 @@ class Silo:
     def _report_clipped(self) -> None:
         """Report once, and only to the operator, how many rows the bound clipped."""
         rows = self.releases.rows
-        if isinstance(rows, Survey) and rows.clipped is not None and not self._reported:
-            self._reported, (cut, all_rows) = True, rows.clipped
+        if self.study.preparation and rows.n_clipped is not None and not self._reported:
+            self._reported = True
             logger.info(
                 "%.1f%% of the rows of silo %r (%d of %d) exceeded the bound and were clipped (only you "
-                "see this)", 100.0 * cut / all_rows, self.name, cut, all_rows,
+                "see this)", 100.0 * rows.n_clipped / rows.n_read, self.name, rows.n_clipped, rows.n_read,
             )  # fmt: skip
             for odd in units_warning(rows, self.study.groups, self.study.columns):
                 logger.info("%s", odd)
@@ -439,8 +438,7 @@ def assemble(
         raise InputError(f"the rows of silo {name!r} must be prepared as the study requires")
     releases: Releases
     if not study.is_private:
-        assert not isinstance(rows, Survey), "only a private study prepares"
-        releases = ExactReleases(rows, study)
+        releases = ExactReleases(rows.treated(), study)
     else:
         if ledger is None:
             raise InputError("a private study must have a ledger; create one with `fedpower ledger create`")

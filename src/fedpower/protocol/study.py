@@ -83,6 +83,8 @@ class Study:
         for holds, sentence in self._rules():
             if not holds:
                 raise InputError(sentence)
+        if self.is_private:
+            _ = self.budget  # which refuses an epsilon or a delta for which there is no noise
 
     def _rules(self) -> Iterator[tuple[object, str]]:
         """Yield what must hold, with the sentence that refuses it; each relies on those before."""
@@ -206,9 +208,10 @@ class Study:
         return (*mean, QueryTerms(PRODUCT, size, share, steps), *scores)
 
     @functools.cached_property
-    def budget(self) -> "Budget | None":
-        """The price list of a private study; None where nothing is private."""
-        return Budget(self) if self.is_private else None
+    def budget(self) -> "Budget":
+        """The price list of a private study."""
+        assert self.is_private, "where nothing is noised nothing is paid for"
+        return Budget(self)
 
 
 _MOMENT_TERMS = (
@@ -366,7 +369,7 @@ def _pooled(study: Study, sizes: Mapping[str, int], std_of: Callable[[int], floa
 
 def pooled_std(study: Study, sizes: Mapping[str, int]) -> float:
     """Return the noise of the weighted sum of the silos' releases; 0 without noise."""
-    if study.budget is None:
+    if not study.is_private:
         return 0.0
     if not study.is_secure:
         return _pooled(study, sizes, study.budget.std)
@@ -376,9 +379,9 @@ def pooled_std(study: Study, sizes: Mapping[str, int]) -> float:
 
 def noise_law(study: Study, sizes: Mapping[str, int], center_norm: float = 0.0) -> NoiseLaw | None:
     """Return the law of the pooled noise of silos of ``sizes`` rows, about a centre of that norm."""
-    budget, std = study.budget, pooled_std(study, sizes)
-    if budget is None:
+    if not study.is_private:
         return None
+    budget, std = study.budget, pooled_std(study, sizes)
     if not study.noises_steps:
         return NoiseLaw(once=True, std=std)
 
@@ -434,7 +437,7 @@ def worst_epsilon(study: Study, delta: float | None = None) -> float:
     It holds at the study's δ or another one, against the agreed colluders.
     """
     delta = study.delta if delta is None else delta
-    if study.budget is None or (study.attempts == 1 and delta == study.delta):
+    if not study.is_private or (study.attempts == 1 and delta == study.delta):
         return study.epsilon
     mu = study.budget.total_mu * math.sqrt(study.attempts)
     return epsilon_within(mu, delta, study.attempts * study.budget.distance)

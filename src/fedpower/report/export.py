@@ -11,9 +11,10 @@ import numpy as np
 from fedpower.exceptions import InputError, needed
 from fedpower.files import as_text, write_csv
 from fedpower.linalg import Array
+from fedpower.protocol.solvers.shared import POOLED
 from fedpower.report.page import rendered
 from fedpower.report.result import Result
-from fedpower.report.view import POOLED, ScoreHistogram
+from fedpower.report.view import ScoreHistogram
 from fedpower.rows.opening import open_source
 from fedpower.values import pl
 

@@ -17,7 +17,6 @@ from fedpower.protocol.study import SolverChoice
 from fedpower.report.covariance import Covariance
 from fedpower.report.record import FORMAT, Record, plain, versions
 from fedpower.report.result import Result
-from fedpower.report.view import POOLED
 from fedpower.rules.codebook import CodeBook, CodeBookFile
 from fedpower.rules.rules import TableRules
 from fedpower.rules.treatment import RowTreatment
@@ -69,11 +68,9 @@ def result_of(
         row_bound=None if cut is None else treatment.row_norm or 1.0,
         scores=None
         if solution.scores is None
-        else {
-            "reach": [float(reach) * bound for reach in solution.scores.reach],
-            "noise_std": solution.scores.noise_std,
-            "counts": {name or POOLED: counts for name, counts in solution.scores.counts.items()},
-        },
+        else structs.replace(
+            solution.scores, reach=(solution.scores.reach[0] * bound, solution.scores.reach[1] * bound)
+        ),
     )
     pooled = solution.pooled
     return Result(

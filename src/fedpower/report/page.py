@@ -21,10 +21,11 @@ from markupsafe import Markup
 
 from fedpower.options import call_of
 from fedpower.privacy import statement
+from fedpower.protocol.solvers.shared import POOLED
 from fedpower.report import charts, text, view
 from fedpower.report.record import Record
 from fedpower.report.text import MISSING, column, count, number
-from fedpower.report.view import POOLED, ScoreHistogram
+from fedpower.report.view import ScoreHistogram
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -18,6 +18,7 @@ from msgspec import Meta, structs
 from fedpower.exceptions import InputError
 from fedpower.privacy.statement import PrivacyStatement, counted_as
 from fedpower.protocol.pooled import Clipping
+from fedpower.protocol.solvers.shared import ScoreRecord
 from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.text import and_more
 from fedpower.rows.ruled import ruled
@@ -85,14 +86,6 @@ class RoundRecord(Part, frozen=True):
     bytes_up: int
     change: float | None
     misalignment: float | None
-
-
-class ScoreRecord(Part, frozen=True):
-    """Counts of rows on a grid over their scores, which reaches as far to either side of 0."""
-
-    reach: tuple[float, float]
-    noise_std: float
-    counts: Annotated[dict[str, list[list[float]]], Meta(min_length=1)]
 
 
 class FederationRecord(Part, frozen=True):

@@ -16,16 +16,15 @@ from fedpower.options import Secure
 from fedpower.privacy.ledger import rounded_down
 from fedpower.privacy.statement import EDGE, PERSON, PrivacyStatement
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
+from fedpower.protocol.solvers.shared import POOLED, ScoreRecord
 from fedpower.protocol.study import pooled_std
 from fedpower.report import text
-from fedpower.report.record import ScoreRecord
 from fedpower.report.text import and_more, degrees, equals, listed
 from fedpower.rules.codebook import UNSETTLED
 
 if TYPE_CHECKING:
     from fedpower.report.result import Result
 
-POOLED = "all silos"  # the name of counts of which only the sum over silos is known
 _FALSE = 0.05  # the chance that noise alone shows any bin of a grid as one that holds rows
 _LITTLE = 0.1  # a bound is far too large where rows use less than this share of its square
 _FAR = 10.0  # rows are far from zero where their mean's square is so many times their variance

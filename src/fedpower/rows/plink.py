@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fedpower.exceptions import InputError, needed
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import Extra, RowSource, surplus_columns
-from fedpower.rows.units import FilledRows, with_gaps
 from fedpower.values import Matrix, require_distinct, shown
 
 _MAGIC = b"\x6c\x1b\x01"
@@ -84,13 +83,6 @@ class PlinkSource(ArraySource):
                     "or public offsets of 2p"
                 )
             yield cells.T
-
-
-def fill_missing(source: RowSource, values: NDArray[np.float64] | None) -> RowSource:
-    """Return a source of genotypes in which these values, 2p, replace missing ones; others as is."""
-    if values is None or not isinstance(source, PlinkSource):
-        return source
-    return FilledRows(with_gaps(source), values)
 
 
 def _genotypes(

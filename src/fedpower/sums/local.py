@@ -13,7 +13,7 @@ from fedpower.exceptions import InputError
 from fedpower.linalg import moment_factor
 from fedpower.rows.arrays import DaskSource
 from fedpower.rows.networks import network_of
-from fedpower.rows.plink import fill_missing
+from fedpower.rows.plink import PlinkSource
 from fedpower.rows.source import RowSource, Watch, block_rows, require_count
 from fedpower.rows.units import PARTS, FilledRows, require_no_unit, unit_of, with_gaps
 from fedpower.rules.treatment import RowTreatment, with_data
@@ -95,7 +95,7 @@ class LocalMoment:
         self.treatment, self.device, self.watch = treatment, how.device, how.watch
         # A moment is made in one pass, and no other has to be over the same rows.
         contents = treatment.bounded and (how.rereads or self.choice.kind == "product")
-        self.source = enrolled(source, contents=contents, fingerprinted=how.fingerprinted)
+        self.source = self.filled = enrolled(source, contents=contents, fingerprinted=how.fingerprinted)
         self._unit = unit_of(source)
         # Without its centre, sparse rows stay sparse.
         split = source.sparse and not treatment.bounded
@@ -131,6 +131,11 @@ class LocalMoment:
     def n_clipped(self) -> int:
         """How many of those the bound shortened; for the silo's operator only."""
         return self.summary.n_clipped
+
+    def treated(self, treatment: RowTreatment | None = None) -> "LocalMoment":
+        """Return these rows, whose treatment was known from the beginning."""
+        assert treatment is None or treatment == self.treatment, "rows have one treatment"
+        return self
 
     def columns_as_treated(self) -> tuple[Vector, Vector] | None:
         """Return mean and spread of the treated rows' columns; None where that takes another pass."""
@@ -333,9 +338,9 @@ def local_moment(
     treatment = RowTreatment() if treatment is None else treatment
     if network_of(source) is not None:
         return EdgeMoment(source, treatment, **reading)
-    source = fill_missing(source, treatment.center)
-    if treatment.low is not None and treatment.center is not None and reading.get("device") is None:
-        # By a code book, missing cells are at the offset.
+    # By a code book, missing cells are at the offset; so are missing genotypes, whose public offset is 2p.
+    by_book = treatment.low is not None and reading.get("device") is None
+    if treatment.center is not None and (by_book or isinstance(source, PlinkSource)):
         gaps = with_gaps(source)
         source = source if gaps is source else FilledRows(gaps, treatment.center)
     density = source.density if density is None else density

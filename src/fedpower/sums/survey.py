@@ -202,6 +202,8 @@ class CountSum:
 class Survey:
     """One silo's rows before their treatment is known: what preparation asks of them, and their moment."""
 
+    treatment = RowTreatment()  # of the rows as they are
+
     def __init__(self, source: RowSource, **reading: Any) -> None:
         if isinstance(source, DaskSource):
             raise InputError(
@@ -260,8 +262,9 @@ class Survey:
             self.source, make, block_rows(width), watch=self.watch, workers=workers, checked=checked
         )
 
-    def treated(self, treatment: RowTreatment) -> LocalMoment:
+    def treated(self, treatment: RowTreatment | None = None) -> LocalMoment:
         """Return the moment of the rows by a treatment, to be summed in whole numbers."""
+        assert treatment is not None, "rows that are yet to be prepared are asked for with their treatment"
         if self._treated is None or self._treated.treatment != treatment:
             assert treatment.center is not None, "preparation finds one"
             # Of persons with many rows, a missing cell may count for nothing.
@@ -276,9 +279,12 @@ class Survey:
         return self.source if self._treated is None else self._treated.source
 
     @property
-    def clipped(self) -> tuple[int, int] | None:
-        """How many rows the bound found shortened, and how many were read, for the silo's operator only."""
-        return None if self._treated is None else (self._treated.n_clipped, self.n_read)
+    def n_clipped(self) -> int | None:
+        """How many rows the bound shortened once it is found; for the silo's operator only."""
+        return None if self._treated is None else self._treated.n_clipped
+
+    def columns_as_treated(self) -> None:
+        """Return None: the treatment is yet to be found."""
 
     def treated_columns(self) -> tuple[Vector, Vector] | None:
         """Return mean and spread of the cells within their ranges, less the offset and in scales found."""
@@ -294,6 +300,10 @@ class Survey:
         spread = np.sqrt(np.maximum(total[width : 2 * width] / (count * CELL_SIDE**2) - mean**2, 0))
         half, middle = (stage.high - stage.low) / 2, (stage.high + stage.low) / 2
         return (middle + half * mean - rule.center) / rule.scale, half * spread / rule.scale
+
+
+Rows = LocalMoment | Survey
+"""A silo's rows: treated, or yet to be prepared."""
 
 
 # --- scores -----------------------------------------------------------------------------------------------
@@ -407,7 +417,7 @@ def cells_warnings(source: RowSource) -> list[str]:
     ]
 
 
-def pooled_columns(moments: Sequence[LocalMoment]) -> list[tuple[Vector, Vector]] | None:
+def pooled_columns(moments: Sequence[Rows]) -> list[tuple[Vector, Vector]] | None:
     """Return each silo's own mean and spread, less those of all silos together and in their spreads."""
     known = [columns for moment in moments if (columns := moment.columns_as_treated()) is not None]
     if len(known) < len(moments) or len(moments) < 2:
@@ -422,7 +432,7 @@ def pooled_columns(moments: Sequence[LocalMoment]) -> list[tuple[Vector, Vector]
 
 
 def units_warning(
-    rows: LocalMoment | Survey,
+    rows: Rows,
     groups: Sequence[Sequence[int]],
     columns: Sequence[str] | None,
     treated: tuple[Vector, Vector] | None = None,

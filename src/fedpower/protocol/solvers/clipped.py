@@ -12,30 +12,24 @@ from fedpower.privacy.budget import CLIP, COVARIANCE, MEAN, SCORES
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import read_only
 from fedpower.protocol.query import Product, RowSum, width_of
-from fedpower.protocol.solvers.shared import Solution
+from fedpower.protocol.solvers.shared import Solution, SolverSettings
 from fedpower.protocol.solvers.sums import Sums, counted_scores, summed
-from fedpower.protocol.study import NoiseLaw, Study
+from fedpower.protocol.study import NoiseLaw
 from fedpower.sums.lattice import LEAST_CLIP, SIDE, ClippedQuestion, clipped_scale
 
 _BLOCKS = 12  # of a Krylov space in which a noised moment's leading eigenvectors are found
 _NORMS = 400  # quantiles of a chi distribution that stand for the norms of clipped coordinates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClippedSettings:
-    """How many components to find with the products that a study lists."""
+def solve(settings: SolverSettings, rng: np.random.Generator, run: str = "") -> Exchange:
+    """Return the :class:`Solution` that clipped products give, over plain or secure sums."""
+    study, rank = settings.study, int(settings.rank)
+    begin = rng.standard_normal((study.n_features, study.iteration_rank))
 
-    study: Study
-    rank: int
+    def script(sums: Sums) -> Generator[Ask, Round, Solution]:  # of one start in all attempts
+        return (yield from counted_scores(sums, (yield from iterate(sums, begin, rank=rank))))
 
-    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
-        """Return the :class:`Solution` that clipped products give, over plain or secure sums."""
-        begin = rng.standard_normal((self.study.n_features, self.study.iteration_rank))
-
-        def script(sums: Sums) -> Generator[Ask, Round, Solution]:  # of one start in all attempts
-            return (yield from counted_scores(sums, (yield from iterate(sums, begin, rank=self.rank))))
-
-        return summed(self.study, script, run=run)
+    return summed(study, script, run=run)
 
 
 @dataclass(slots=True)

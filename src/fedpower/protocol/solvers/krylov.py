@@ -1,7 +1,6 @@
 """Block Krylov: Rayleigh–Ritz over a growing basis of blocks that silos multiplied."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from msgspec.structs import replace
@@ -21,7 +20,7 @@ from fedpower.protocol.coordinator import Ask, Exchange
 from fedpower.protocol.messages import AskMoment, LocalSteps, MomentPart, read_only
 from fedpower.protocol.pooled import varying
 from fedpower.protocol.solvers.products import Products, averaged
-from fedpower.protocol.solvers.shared import Solution, StepSettings, enrol, rank_for, shares, weighted_sum
+from fedpower.protocol.solvers.shared import Solution, SolverSettings, enrol, rank_for, shares, weighted_sum
 from fedpower.protocol.study import masses
 from fedpower.sums.moment import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 
@@ -31,47 +30,47 @@ _MOST_BYTES = 2**30  # what the coordinator keeps of all silos' answers, where t
 _SINGULAR = 1e-9  # eigenvalues of SᵀA_iS below this share of the largest are rounding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KrylovSettings(StepSettings):
-    """How to iterate: `local` asks for a second, local step in each round, from which silos are modelled."""
+def solve(settings: SolverSettings, rng: np.random.Generator, run: str = "") -> Exchange:
+    """Return the :class:`Solution` by block Krylov and Rayleigh–Ritz over the pooled products."""
+    sizes, d = (yield from enrol()), settings.study.n_features
+    if _factors_fit(settings, sizes):
+        return (yield from _by_factors(settings, sizes))
+    products = yield from Products.opened(settings, sizes, rng)
+    start = orth(rng.standard_normal((d, _width(settings))))
+    if settings.n_steps is None:
+        return (yield from _Expansion(products, settings).run(start))
+    assert not isinstance(settings.rank, float), "a private study has a given rank"
+    steps = averaged(products, start, int(settings.rank), settings.n_steps)
+    del start  # what is asked about later takes its memory
+    return (yield from steps)
 
-    tol: float = 1e-9
-    local: bool = True
 
-    @property
-    def width(self) -> int:
-        wanted = _FRACTION_BLOCK if isinstance(self.rank, float) else self.study.iteration_rank
-        return min(self.study.n_features, wanted)
+def _width(settings: SolverSettings) -> int:
+    wanted = _FRACTION_BLOCK if isinstance(settings.rank, float) else settings.study.iteration_rank
+    return min(settings.study.n_features, wanted)
 
-    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
-        """Return the :class:`Solution` by block Krylov and Rayleigh–Ritz over the pooled products."""
-        sizes, d = (yield from enrol()), self.study.n_features
-        if self._factors_fit(sizes):
-            return (yield from _by_factors(self, sizes))
-        products = yield from Products.opened(self, sizes, rng)
-        start = orth(rng.standard_normal((d, self.width)))
-        if self.n_steps is None:
-            return (yield from _Expansion(products, self).run(start))
-        assert not isinstance(self.rank, float), "a private study has a given rank"
-        steps = averaged(products, start, self.rank, self.n_steps)
-        del start  # what is asked about later takes its memory
-        return (yield from steps)
 
-    def _factors_fit(self, sizes: dict[str, int]) -> bool:
-        """Return whether all silos together have so few rows that each sends its moment by its factor."""
-        d, total = self.study.n_features, sum(sizes.values())
-        exact = self.n_steps is None and not self.study.is_private and self.pooled_std is None
-        wide = d > MOST_SQUARE_FEATURES and total <= d and 8 * d * total <= MOST_FACTOR_BYTES
-        return exact and wide and self.local and self.n_participants is None
+def _looks_ahead(settings: SolverSettings) -> bool:
+    """Return whether each round asks for a second, local step, from which silos are modelled."""
+    asked = settings.solver.lookahead
+    return not settings.study.is_private if asked is None else bool(asked)
+
+
+def _factors_fit(settings: SolverSettings, sizes: dict[str, int]) -> bool:
+    """Return whether all silos together have so few rows that each sends its moment by its factor."""
+    d, total = settings.study.n_features, sum(sizes.values())
+    exact = settings.n_steps is None and not settings.study.is_private and settings.pooled_std is None
+    wide = d > MOST_SQUARE_FEATURES and total <= d and 8 * d * total <= MOST_FACTOR_BYTES
+    return exact and wide and _looks_ahead(settings) and settings.solver.n_participants is None
 
 
 class _Expansion:
     """Grows V block by block until its leading Ritz vectors are the pooled eigenvectors."""
 
-    def __init__(self, products: Products, settings: KrylovSettings) -> None:
-        self.products, self.settings = products, settings
+    def __init__(self, products: Products, settings: SolverSettings) -> None:
+        self.products, self.settings, self.local = products, settings, _looks_ahead(settings)
         self.shift = products.shift(2)
-        d, width, m = settings.study.n_features, settings.width, len(products.sizes)
+        d, width, m = settings.study.n_features, _width(settings), len(products.sizes)
         self.most = min(d, max(min(10 * width, _MOST_BYTES // (32 * d * m)), 3 * width))  # columns of V
         self.known = {name: [np.empty((d, 0)), np.empty((d, 0))] for name in products.sizes}
         self.factors: dict[str, Array] = {}
@@ -79,7 +78,7 @@ class _Expansion:
 
     def run(self, block: Array) -> Exchange:
         """Return the :class:`Solution`, from a first block of orthonormal columns."""
-        (d, width), products, local, vectors = block.shape, self.products, self.settings.local, block
+        (d, width), products, local, vectors = block.shape, self.products, self.local, block
         while True:
             answers, closed = yield from products.answers(block, 2 if local else 1)
             missing = products.sizes.keys() - answers.keys()
@@ -130,7 +129,7 @@ class _Expansion:
             products[name] = answer.product
             for basis, product in second:  # A_iW lies in the span of the basis that it gave
                 products[name] = basis @ (product.T @ block)
-            if self.settings.local:
+            if self.local:
                 self._learn(name, (block, products[name]), *second)
         self.basis = np.hstack([self.basis, block])
         self.product = np.hstack([self.product, weighted_sum(products, shares(products, self.products.mass))])
@@ -140,6 +139,7 @@ class _Expansion:
         rank = self.settings.rank
         if isinstance(rank, float):
             rank = rank_for(rank, values, self.products.total_variance)
+        rank = int(rank)
         return min(rank, values.size), rank <= values.size
 
     def _rounding(self, values: Array) -> float:
@@ -188,11 +188,12 @@ class _Expansion:
         return np.asarray(self.product @ inside + self.basis @ across + modelled)
 
 
-def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
+def _by_factors(settings: SolverSettings, sizes: dict[str, int]) -> Exchange:
     """Return the :class:`Solution` from all silos' moments, in one round, however small the gap."""
     closed = yield Ask(body=AskMoment(label="factor"), silos=tuple(sizes), step=1)
     answers: dict[str, MomentPart] = closed.answers
-    weights = shares(answers, masses(sizes, settings.study.weights))
+    sizes = {name: sizes[name] for name in answers}
+    weights = shares(sizes, masses(sizes, settings.study.weights))
     factors = [math.sqrt(weights[name]) * answer.values for name, answer in answers.items()]
     total = sum(weights[name] * answer.total_variance for name, answer in answers.items())
     center = None
@@ -202,17 +203,18 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
         shifts = np.array([math.sqrt(weights[n]) * (mean - center) for n, mean in means.items()])
         factors.append(shifts)
         total += float(np.vdot(shifts, shifts))
-    gains = None
-    if settings.gains is not None:
+    gains, gains_of = None, settings.gains
+    if gains_of is not None:
         variances = sum(np.einsum("ij,ij->j", each, each) for each in factors)
-        gains = settings.gains(varying(variances, center, sum(sizes.values())))
+        gains = gains_of(varying(variances, center, sum(sizes.values())))
         factors = [each * gains for each in factors]
         total = sum(float(np.vdot(each, each)) for each in factors)
     nothing = read_only(np.empty((0, 0)))  # the record keeps no wide array
     closed.answers = {name: replace(answer, values=nothing) for name, answer in answers.items()}
-    by_share = isinstance(settings.rank, float)
-    values, vectors = pairs_of_factors(factors, None if by_share else settings.width)
-    rank = rank_for(settings.rank, values, total) if by_share else int(settings.rank)
+    asked = settings.rank
+    by_share = isinstance(asked, float)
+    values, vectors = pairs_of_factors(factors, None if by_share else _width(settings))
+    rank = rank_for(float(asked), values, total) if by_share else int(asked)
     closed.notes["change"] = 0.0
     return Solution(
         basis=vectors,
@@ -221,6 +223,6 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
         rank=rank,
         total_variance=total,
         center=center,
-        sizes={name: sizes[name] for name in answers},
+        sizes=sizes,
         gains=gains,
     )

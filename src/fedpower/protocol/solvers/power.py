@@ -1,15 +1,13 @@
 """The paper's Algorithms 1, 2 and 3, LocalPower, one-shot and drift-corrected steps [FP]."""
 
 import math
-from collections.abc import Generator
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from collections.abc import Generator, Iterator
+from itertools import accumulate, count
+from typing import NamedTuple
 
 import numpy as np
 
-from fedpower.exceptions import InputError
 from fedpower.linalg import (
-    Alignment,
     Array,
     compressed,
     orth,
@@ -19,13 +17,13 @@ from fedpower.linalg import (
     sin_theta,
     subspace_error,
 )
+from fedpower.options import PowerMethod
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import LocalSteps, read_only
-from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.shared import (
     Solution,
+    SolverSettings,
     Steps,
-    StepSettings,
     align,
     enrol,
     rank_for,
@@ -33,59 +31,57 @@ from fedpower.protocol.solvers.shared import (
     weighted_sum,
 )
 
-Reference = Literal["first", "active", "broadcast"]
+
+def solve(settings: SolverSettings, rng: np.random.Generator, run: str = "") -> Exchange:
+    """Return the :class:`Solution` of the federated power method [FP Algs. 1–3]."""
+    sizes, d, rank = (yield from enrol()), settings.study.n_features, settings.rank
+    if settings.solver.drift_correction:
+        drift = yield from _DriftCorrected.opened(settings, sizes, rng)
+        return (yield from drift.run(orth(rng.standard_normal((d, settings.study.iteration_rank)))))
+    iteration = yield from _Iteration.opened(settings, sizes, rng)
+    if not isinstance(rank, float):
+        start = orth(rng.standard_normal((d, settings.study.iteration_rank)))
+        return (yield from iteration.run(start, int(rank)))
+    width = min(d, 16)
+    start = orth(rng.standard_normal((d, width)))
+    while True:
+        trusted = width if width == d else width // 2
+        solution = yield from iteration.run(start, trusted, fraction=rank)
+        if solution.rank <= trusted or width == d:
+            return solution
+        width = min(2 * width, d)
+        fresh = rng.standard_normal((d, width - solution.basis.shape[1]))
+        start = orth(np.hstack([solution.basis, fresh]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerSettings(StepSettings):
-    """How to iterate."""
+def steps_of_rounds(option: PowerMethod) -> Iterator[int]:
+    """Return the steps at which a round happens, in order; endless unless they are given one by one.
 
-    schedule: Schedule = field(default_factory=Schedule)
-    alignment: Alignment = "procrustes"
-    reference: Reference = "first"
-    corrected: bool = False
-
-    def __post_init__(self) -> None:
-        if self.corrected and self.n_participants is not None:
-            raise InputError("drift-corrected steps must use every silo; leave n_participants out")
-        if self.corrected and isinstance(self.rank, float):
-            raise InputError(f"drift-corrected steps must know the number of components, got {self.rank}")
-
-    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
-        """Return the :class:`Solution` of the federated power method [FP Algs. 1–3]."""
-        sizes, d = (yield from enrol()), self.study.n_features
-        if self.corrected:
-            drift = yield from _DriftCorrected.opened(self, sizes, rng)
-            return (yield from drift.run(self, orth(rng.standard_normal((d, self.study.iteration_rank)))))
-        iteration = yield from _Iteration.opened(self, sizes, rng)
-        if not isinstance(self.rank, float):
-            start = orth(rng.standard_normal((d, self.study.iteration_rank)))
-            return (yield from iteration.run(self, start, self.rank))
-        width = min(d, 16)
-        start = orth(rng.standard_normal((d, width)))
-        while True:
-            trusted = width if width == d else width // 2
-            solution = yield from iteration.run(self, start, trusted, fraction=self.rank)
-            if solution.rank <= trusted or width == d:
-                return solution
-            width = min(2 * width, d)
-            fresh = rng.standard_normal((d, width - solution.basis.shape[1]))
-            start = orth(np.hstack([solution.basis, fresh]))
+    The number of steps between two does not change [FP eq. 3.1], is one less each time [FP eq. 3.11], or is
+    halved [LocalPower §3].
+    """
+    if not isinstance(option.schedule, str):
+        return iter(sorted(set(map(int, option.schedule))))
+    p = option.local_steps
+    intervals = {
+        "every": lambda i: p,
+        "decaying": lambda i: max(p - i, 1),
+        "halving": lambda i: max(p >> i, 1),
+    }
+    return accumulate(map(intervals[option.schedule], count()))
 
 
 class _Iteration(Steps):
     """The loop of [FP Alg. 2] and what it carries from round to round."""
 
-    def run(
-        self, settings: PowerSettings, start: Array, rank: int, fraction: float | None = None
-    ) -> Generator[Ask, Round, Solution]:
-        self.step = 0
+    def run(self, start: Array, rank: int, fraction: float | None = None) -> Generator[Ask, Round, Solution]:
+        option, self.step = self.settings.solver, 0
         basis, change, converged = start, float("nan"), False
-        schedule_steps = iter(settings.schedule.steps())
-        last = settings.n_steps or (settings.schedule.explicit or [math.inf])[-1]
-        always = next(iter(self.sizes)) if settings.reference == "first" else None
+        schedule, endless = steps_of_rounds(option), isinstance(option.schedule, str)
+        last = self.settings.n_steps or (math.inf if endless else max(option.schedule))
+        always = next(iter(self.sizes)) if option.reference == "first" else None
         while self.step < last:
-            stop = next(schedule_steps, math.inf)
+            stop = next(schedule, math.inf)
             is_round, step_to = stop <= last, int(min(stop, last))
             n_local_steps, self.step = step_to - self.step, step_to
             shift = self.shift(n_local_steps)
@@ -95,10 +91,10 @@ class _Iteration(Steps):
                 silos=self.sampler.draw(always) if is_round else self.sampler.asked(always),
                 enough=self.sampler.enough,
                 shift=shift,
-                align=settings.alignment if settings.reference == "broadcast" else None,
+                align=option.alignment if option.reference == "broadcast" else None,
             )
             before = basis
-            product, output, inner = self._aggregate(settings, basis, opened, is_round)
+            product, output, inner = self._aggregate(basis, opened, is_round)
             basis = orth(output)
             values, vectors = ritz_pairs(basis, product, shift)
             change = sin_theta(before, vectors[:, : _significant(values + shift, rank)])
@@ -119,11 +115,10 @@ class _Iteration(Steps):
             law=law,
         )
 
-    def _aggregate(
-        self, settings: PowerSettings, broadcast: Array, opened: Round, is_round: bool
-    ) -> tuple[Array, Array, Array]:
+    def _aggregate(self, broadcast: Array, opened: Round, is_round: bool) -> tuple[Array, Array, Array]:
         """Return the pooled product, what the next basis is the ``orth`` of, and ZᵀY [FP Alg. 2, 11–12]."""
         answers: dict[str, LocalSteps] = opened.answers
+        option = self.settings.solver
         weights = self.sampler.weights(answers)
         bases = {name: broadcast if a.basis is None else a.basis for name, a in answers.items()}
         first = next(iter(self.sizes))
@@ -131,9 +126,9 @@ class _Iteration(Steps):
         def aligned(bases: dict[str, Array], matrices: dict[str, Array]) -> tuple[dict[str, Array], float]:
             """Return ``matrices`` rotated by the D of their ``bases``, and ρ_t [FP eqs. 3.2, 3.3]."""
             reference = broadcast
-            if settings.reference != "broadcast":  # the first silo; any that answered where it did not
+            if option.reference != "broadcast":  # the first silo; any that answered where it did not
                 reference = bases.get(first, next(iter(bases.values())))
-            return align(bases, matrices, reference=reference, alignment=settings.alignment)
+            return align(bases, matrices, reference=reference, alignment=option.alignment)
 
         products, spread = aligned(bases, {name: answer.product for name, answer in answers.items()})
         reported = [a.misalignment for a in answers.values() if a.misalignment is not None]
@@ -167,9 +162,9 @@ class _Point(NamedTuple):
 class _DriftCorrected(Steps):
     """Local steps without bias from heterogeneity, and a safeguard [FP §3.3, open question]."""
 
-    def run(self, settings: PowerSettings, start: Array) -> Generator[Ask, Round, Solution]:
-        self.rank, self.alignment, last = int(settings.rank), settings.alignment, settings.n_steps or math.inf
-        self.local_steps = next(iter(settings.schedule.steps()))
+    def run(self, start: Array) -> Generator[Ask, Round, Solution]:
+        self.rank, last = int(self.settings.rank), self.settings.n_steps or math.inf
+        self.local_steps = next(steps_of_rounds(self.settings.solver))
         best = yield from self._exact(start)
         while self.rounds_left > 0 and self.step < last and not (best.settled and self.tol > 0):
             if self.local_steps == 1 or self.rounds_left == 1:
@@ -232,7 +227,7 @@ class _DriftCorrected(Steps):
             bases,
             {name: answer.product for name, answer in answers.items()},
             reference=next(iter(bases.values())),
-            alignment=self.alignment,
+            alignment=self.settings.solver.alignment,
         )
         product = weighted_sum(products, shares(answers, self.mass))
         closed.notes["misalignment"] = spread

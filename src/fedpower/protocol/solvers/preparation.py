@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from fedpower.linalg import Array
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.protocol.coordinator import Ask, Exchange, Round
+from fedpower.protocol.coordinator import Ask, Round
 from fedpower.protocol.pooled import shares_cut
 from fedpower.protocol.query import Tally, tally_parts
-from fedpower.protocol.solvers.sums import Sums, Total, summed
-from fedpower.protocol.study import Study
+from fedpower.protocol.solvers.sums import Sums, Total
 from fedpower.rules.codebook import UNSETTLED, CodeBook
 from fedpower.sums.survey import (
     CELL_SIDE,
@@ -49,22 +48,10 @@ _CLEAR = 2.0  # a column's variance stands above its noise from so many standard
 _FLOOR = 1e-4  # the least variance of a column in units of half its range squared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareSettings:
-    """Preparation without a moment, for a code book that later fits use."""
-
-    study: Study
-
-    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
-        """Return the code book that the silos' tallies give; nothing is random here."""
-        return summed(self.study, find_code_book, run=run)
-
-
 def find_code_book(sums: Sums) -> Generator[Ask, Round, CodeBook]:
     """Return the code book that a study's tallies give, each asked for with what those before show."""
     study, d = sums.study, sums.study.n_features
     budget, parts = study.budget, tally_parts(study)
-    assert budget is not None, "only a private study prepares"
     places = study.open_columns
     low, high = np.array([known or (0.0, 0.0) for known in study.ranges]).T.copy()
     outside, narrow, missing = np.zeros(d), np.zeros(d, dtype=np.bool_), _Missing(d)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedpower.linalg import DEPENDENT, Array, orth, product_noise, rayleigh_ritz, sin_theta
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import LocalSteps, frozen, read_only
-from fedpower.protocol.solvers.shared import Steps, StepSettings, shares, weighted_sum
+from fedpower.protocol.solvers.shared import SolverSettings, Steps, shares, weighted_sum
 
 TALL = 8192  # from so many columns on, answers are kept in float32, and the record keeps none
 _TRIES = 3  # so often a question is asked in which somebody is silent
@@ -19,7 +19,7 @@ _TRIES = 3  # so often a question is asked in which somebody is silent
 class Products(Steps):
     """Asks about a block until everyone answered: silos answer the same question with the same bytes."""
 
-    def __init__(self, settings: StepSettings, *opened: Any) -> None:
+    def __init__(self, settings: SolverSettings, *opened: Any) -> None:
         super().__init__(settings, *opened)
         self.heard: tuple[str, ...] = ()  # who answered the last question
         self._absent: set[str] = set()  # asked in vain: waited for no more until they answer

@@ -3,31 +3,37 @@
 import math
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from msgspec import Meta
 
 from fedpower.exceptions import InputError
 from fedpower.linalg import ALIGNMENTS, Alignment, Array, misalignment
+from fedpower.options import Upload
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, MomentPart, read_only
-from fedpower.protocol.pooled import Clipping, Gains, Pooled, varying
+from fedpower.protocol.pooled import Clipping, Gains, Pooled, fixed, unit_variances, varying
 from fedpower.protocol.query import norm_of
 from fedpower.protocol.solvers.angles import Directions
 from fedpower.protocol.study import NOISE_SHARE, NoiseLaw, Study, masses, noise_law, pooled_std
 from fedpower.rules.codebook import CodeBook
+from fedpower.toml import Part
 
 Rank = int | float | Literal["auto"]
 """k; a fraction of variance; or those that are determined (`Angles.n_kept`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CountedScores:
-    """How many rows lie in each place of a grid over their scores on the first two components."""
+class ScoreRecord(Part, frozen=True):
+    """Counts of rows on a grid over their scores, which reaches as far to either side of 0."""
 
-    reach: Array
-    counts: Mapping[str, Array]
+    reach: tuple[float, float]
     noise_std: float
+    counts: Annotated[dict[str, list[list[float]]], Meta(min_length=1)]
+
+
+POOLED = "all silos"
+"""The name of counts of which only the sum over silos is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +59,7 @@ class Solution:
     gains: Array | None = None
     code_book: CodeBook | None = None
     pooled: Pooled | None = None
-    scores: CountedScores | None = None
+    scores: ScoreRecord | None = None
     hides_silos: bool = False
     """Whether all but the scores is a function of exact sums over all silos [proof, section 8]."""
 
@@ -152,19 +158,42 @@ def enrol() -> Exchange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepSettings:
-    """What every solver that takes rounds of steps needs to know."""
+class SolverSettings:
+    """What a solver needs to know; ``solver`` is the value of `fedpower.options` that users give."""
 
     study: Study
-    rank: int | float
-    tol: float = 0.0
-    n_steps: int | None = None
-    max_rounds: int | None = None
-    n_participants: int | None = None
-    participation: Participation = "sampled"
-    gains: Gains | None = None
+    rank: Rank
+    solver: Any = field(default_factory=Upload)
+    standardize: bool = False
+    code_book: CodeBook | None = None
+    keep_covariance: bool = False
+    shortens: bool = False
     pooled_std: float | None = None
     """The pooled noise where one silo stands for all; it follows from the study where all are there."""
+
+    @property
+    def method(self) -> str:
+        """The name of the solver; clipped products have one that no option names."""
+        return "clipped" if self.study.noise == "clipped" else str(self.solver.name)
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether the solver asks for nothing but the queries of the study."""
+        return self.method in ("upload", "clipped")
+
+    @property
+    def n_steps(self) -> int | None:
+        return self.study.n_steps or self.solver.n_steps
+
+    @property
+    def gains(self) -> Gains | None:
+        """The gains of products of exact columns; those of a private study are not multiplied."""
+        if self.study.is_private:
+            return None
+        if self.standardize:
+            return unit_variances(groups=self.study.groups)
+        # A public scale is a choice of units; one that was found is not.
+        return None if self.code_book is None else fixed(self.code_book.units)
 
     def std(self, sizes: Mapping[str, int]) -> float:
         return pooled_std(self.study, sizes) if self.pooled_std is None else self.pooled_std
@@ -175,60 +204,58 @@ class Steps:
 
     def __init__(
         self,
-        settings: StepSettings,
+        settings: SolverSettings,
         sizes: dict[str, int],
         rng: np.random.Generator,
         center: Array | None,
         gains: Array | None,
     ) -> None:
-        self.sizes = sizes
-        self.study = settings.study
+        self.settings, self.sizes, self.study = settings, sizes, settings.study
         self.mass = masses(sizes, self.study.weights)
         self.rng = rng
         self.sampler = SiloSampler(
             sizes=self.mass,
             rng=rng,
-            n_participants=settings.n_participants,
-            participation=settings.participation,
+            n_participants=settings.solver.n_participants,
+            participation=settings.solver.participation,
         )
         self.center, self.gains = center, gains
-        self.tol = settings.tol  # 0 never ends a run early
-        if settings.tol > 0:
+        self.tol = 0.0 if self.study.noises_steps else settings.solver.tol  # 0 never ends a run early
+        if self.tol > 0:
             floor = NOISE_SHARE * settings.std(sizes) * math.sqrt(self.study.n_features)
-            self.tol = max(settings.tol, floor)
+            self.tol = max(self.tol, floor)
         self.rounds = self.step = 0
-        self._settings = settings
         self._traces: dict[str, list[float]] = {}
         self.asked: set[str] = set()
         self.answered: set[str] = set()
 
     @classmethod
     def opened(
-        cls, settings: StepSettings, sizes: dict[str, int], rng: np.random.Generator
+        cls, settings: SolverSettings, sizes: dict[str, int], rng: np.random.Generator
     ) -> Generator[Ask, Round, Self]:
         """Return one for the silos that answer, once their mean and variances are known where need be."""
-        study = settings.study
-        if not study.center and settings.gains is None:
+        study, gains_of = settings.study, settings.gains
+        if not study.center and gains_of is None:
             return cls(settings, sizes, rng, None, None)
         mass = masses(sizes, study.weights)
-        what = AskMoment(label="mean" if settings.gains is None else "variances")
+        what = AskMoment(label="mean" if gains_of is None else "variances")
         opened = yield Ask(body=what, silos=tuple(sizes))
         answers: dict[str, MomentPart] = opened.answers
-        weights = np.array([mass[name] for name in answers], dtype=np.float64)
+        sizes = {name: sizes[name] for name in answers}
+        weights = np.array([mass[name] for name in sizes], dtype=np.float64)
         means = np.array([answer.mean for answer in answers.values()])
         center = read_only(weights @ means / weights.sum()) if study.center else None
         gains = None
-        if settings.gains is not None:
+        if gains_of is not None:
             variances = np.array([answer.values for answer in answers.values()])
             squares = variances + (means if center is None else means - center) ** 2
             pooled = varying(weights @ squares / weights.sum(), center, sum(sizes.values()))
-            gains = read_only(settings.gains(pooled))
-        return cls(settings, {name: sizes[name] for name in answers}, rng, center, gains)
+            gains = read_only(gains_of(pooled))
+        return cls(settings, sizes, rng, center, gains)
 
     @property
-    def rounds_left(self) -> float:
-        most = self._settings.max_rounds
-        return float("inf") if most is None else most - self.rounds
+    def rounds_left(self) -> int:
+        return int(self.settings.solver.max_rounds) - self.rounds
 
     @property
     def total_variance(self) -> float:
@@ -240,11 +267,11 @@ class Steps:
 
     def shift(self, n_local_steps: int) -> float:
         """Return by how much noised covariances are shifted: steps then chase no negative eigenvalues."""
-        settings, budget = self._settings, self.study.budget
-        if budget is None or self.study.noise != "covariance":
+        settings = self.settings
+        if self.study.noise != "covariance":
             return 0.0
         alone = n_local_steps > 1 and settings.pooled_std is None
-        std = max(map(budget.std, self.sizes.values())) if alone else settings.std(self.sizes)
+        std = max(map(self.study.budget.std, self.sizes.values())) if alone else settings.std(self.sizes)
         return std * math.sqrt(2.0 * self.study.n_features)
 
     def ask(

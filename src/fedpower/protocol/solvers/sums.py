@@ -29,7 +29,7 @@ from fedpower.protocol.messages import (
 from fedpower.protocol.pooled import Pooled, varying
 from fedpower.protocol.query import Integers, Query, ScoreCounts, moment_of, tally_parts
 from fedpower.protocol.secure import total
-from fedpower.protocol.solvers.shared import CountedScores, Solution, enrol
+from fedpower.protocol.solvers.shared import POOLED, ScoreRecord, Solution, enrol
 from fedpower.protocol.study import Study, Weights, masses, pooled_std
 from fedpower.sums.lattice import Words
 from fedpower.sums.survey import MOST_BINS, SCORE_CELLS, ScoreQuestion
@@ -128,15 +128,14 @@ class Sums:
 
     def answers(self, query: Query) -> Generator[Ask, Round, dict[str, tuple[Integers, Noise | None]]]:
         """Return each silo's answer and its noise; under "" their sum, where only that can be read."""
-        words = yield from self._answers(query)
+        words, study = (yield from self._answers(query)), self.study
         sizes: dict[str, tuple[int, ...]] = {name: (size,) for name, size in self.sizes.items()}
         if self.session is not None:
             sizes, words = {"": tuple(self.sizes.values())}, {"": total(words.values()).view(np.uint64)}
-        budget = self.study.budget
         return {
             name: (
                 answer.view(np.int64),
-                None if budget is None else budget.noise(query.label, query.sensitivity, sizes[name]),
+                study.budget.noise(query.label, query.sensitivity, sizes[name]) if study.is_private else None,
             )
             for name, answer in words.items()
         }
@@ -269,23 +268,24 @@ def with_scores(solver: Exchange, study: Study) -> Exchange:
 
 def counted_scores(sums: Sums, solution: Solution) -> Generator[Ask, Round, Solution]:
     """Return the solution with the counts of its scores, which are the study's last query, if it has one."""
-    study, budget = sums.study, sums.study.budget
+    study = sums.study
     if not study.scores:
         return solution
     parts, sizes, std = tally_parts(study), tuple(sums.sizes.values()), 0.0
     # The grid is over the counts that can be read: of the sum, or of one silo.
     read = sizes if sums.session is not None else sizes[:1]
-    if budget is not None:
+    if study.is_private:
         change = of_counts(SCORE_CELLS, per_unit=study.counted_per_unit)
-        std = budget.noise(SCORES, change, read).stds[0] / parts
+        std = study.budget.noise(SCORES, change, read).stds[0] / parts
     usual = sum(sizes) * len(read) / len(sizes)
     question = score_question(solution, study, n_rows=usual, std=std)
     answers = yield from sums.answers(ScoreCounts(question=question, per_unit=study.counted_per_unit))
     counts, bins = {}, question.n_bins
     for name, (integers, noise) in answers.items():
         values = integers.astype(np.float64) if noise is None else noise.values(integers)
-        counts[name] = values[: bins**2].reshape(bins, bins) / parts
-    return replace(solution, scores=CountedScores(reach=question.reach, counts=counts, noise_std=std))
+        counts[name or POOLED] = (values[: bins**2].reshape(bins, bins) / parts).tolist()
+    reach: tuple[float, float] = tuple(question.reach.tolist())
+    return replace(solution, scores=ScoreRecord(reach=reach, counts=counts, noise_std=std))
 
 
 def score_question(solution: Solution, study: Study, *, n_rows: float, std: float) -> ScoreQuestion:

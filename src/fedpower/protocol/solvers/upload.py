@@ -1,7 +1,8 @@
 """Upload: the pooled moment in one sum, and its eigendecomposition at the coordinator."""
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -11,110 +12,100 @@ from fedpower.protocol.pooled import FLOOR_STDS, Pooled, clipping_of, fixed, uni
 from fedpower.protocol.query import vectors_to_bytes
 from fedpower.protocol.solvers.angles import Directions, exact_angles, moment_angles
 from fedpower.protocol.solvers.preparation import find_code_book
-from fedpower.protocol.solvers.shared import Rank, Solution, rank_for
+from fedpower.protocol.solvers.shared import Solution, SolverSettings, rank_for
 from fedpower.protocol.solvers.sums import Sums, counted_scores, summed
-from fedpower.protocol.study import Study
 from fedpower.rules.codebook import CodeBook
 
 _SMALL = 200  # columns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadSettings:
-    """What to make of the pooled moment of a study."""
+def solve(settings: SolverSettings, rng: np.random.Generator, run: str = "") -> Exchange:
+    """Return the :class:`Solution`; nothing is random here."""
+    return summed(settings.study, partial(script, settings), run=run)
 
-    study: Study
-    rank: Rank
-    standardize: bool = False
-    keep_covariance: bool = False
-    code_book: CodeBook | None = None
-    shortens: bool = False
 
-    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
-        """Return the :class:`Solution`; nothing is random here."""
-        return summed(self.study, self.script, run=run)
+def script(settings: SolverSettings, sums: Sums) -> Generator[Ask, Round, Solution]:
+    study, book, public = settings.study, settings.code_book, b""
+    if study.preparation:
+        book = yield from find_code_book(sums)
+        public = vectors_to_bytes((book.low, book.high, book.offset, book.scale), book.bound)
+    pooled = yield from sums.moment(public)
+    # Columns are divided by their own deviations before anything is lost beside another.
+    if not (study.is_private or settings.standardize or study.network == "edge"):
+        pooled = replace(pooled, remarks=(*pooled.remarks, *_imprecise(pooled.covariance)))
+    pooled = pooled.of_columns(book)
+    # Threads of BLAS would only wait for each other.
+    with blas().limit(limits=1 if len(pooled.covariance) <= _SMALL else None):
+        solution = decompose(settings, pooled, sums.sizes, book)
+    solution = replace(
+        solution,
+        code_book=book if study.preparation else None,
+        pooled=pooled if settings.keep_covariance else None,
+        hides_silos=sums.hides_silos,
+    )
+    return (yield from counted_scores(sums, solution))
 
-    def script(self, sums: Sums) -> Generator[Ask, Round, Solution]:
-        study, book, public = self.study, self.code_book, b""
-        if study.preparation:
-            book = yield from find_code_book(sums)
-            public = vectors_to_bytes((book.low, book.high, book.offset, book.scale), book.bound)
-        pooled = yield from sums.moment(public)
-        # Columns are divided by their own deviations before anything is lost beside another.
-        if not (study.is_private or self.standardize or study.network == "edge"):
-            pooled = replace(pooled, remarks=(*pooled.remarks, *_imprecise(pooled.covariance)))
-        pooled = pooled.of_columns(book)
-        # Threads of BLAS would only wait for each other.
-        with blas().limit(limits=1 if len(pooled.covariance) <= _SMALL else None):
-            solution = self.decompose(pooled, sums.sizes, book)
-        solution = replace(
-            solution,
-            code_book=book if study.preparation else None,
-            pooled=pooled if self.keep_covariance else None,
-            hides_silos=sums.hides_silos,
-        )
-        return (yield from counted_scores(sums, solution))
 
-    def decompose(self, pooled: Pooled, sizes: dict[str, int], book: CodeBook | None) -> Solution:
-        """Return the :class:`Solution` that the eigendecomposition of a pooled covariance gives."""
-        rank, covariance, total_variance = self.rank, pooled.covariance, pooled.total_variance
-        dim = covariance.shape[0]
-        # Without either, columns are left in units of the treated rows.
-        gains = drawn = None if book is None else fixed(book.units)
-        if self.standardize:
-            gains = unit_variances(pooled.noise_std, self.study.groups)
-            # What a column's small variance may really be is part of how sure the components are.
-            drawn = unit_variances(pooled.noise_std, self.study.groups, clear=FLOOR_STDS)
-        taken = None
-        if gains is not None:
-            taken = gains(np.diagonal(covariance))
-            covariance = covariance * np.outer(taken, taken)
-            total_variance = float(np.trace(covariance))
-        count = self.study.iteration_rank if isinstance(rank, int) else dim
-        spectrum, vectors = spectrum_and_leading(covariance, count)
-        values, vectors = spectrum[:count], np.ascontiguousarray(vectors)
-        clipping = cut = None
-        if pooled.noise_std > 0 and self.shortens:
-            counted = None if book is None else book.clipped
-            own = spectrum if taken is None or counted else np.linalg.eigvalsh(pooled.covariance)[::-1]
-            clipping = clipping_of(
-                np.asarray(own, dtype=np.float64),
-                counted=counted,
-                n_features=dim,
-                trace=pooled.total_variance,
-                center=pooled.center,
-                std=pooled.noise_std,
-            )
-        if clipping is not None:
-            cut = clipping.moves(dim, None if book is None else book.outside)
-
-        def directions(first: int) -> Directions:
-            if pooled.noise_std > 0:
-                return moment_angles(
-                    pooled, first, pairs=(spectrum, vectors), gains=gains, drawn=drawn, cut=cut
-                )
-            return exact_angles(spectrum, first, n_features=dim)
-
-        if isinstance(rank, float):
-            kept = np.maximum(directions(1).variances, 0.0)
-            rank = rank_for(rank, kept, max(total_variance, float(kept.sum())))
-        # All columns together span everything, whatever the noise: that is nothing to be found out.
-        found = directions(rank if isinstance(rank, int) else max(dim - (pooled.noise_std > 0), 1))
-        n_components = rank if isinstance(rank, int) else found.angles.n_kept
-        return Solution(
-            basis=vectors,
-            values=values,
-            vectors=vectors,
-            rank=n_components,
-            total_variance=total_variance,
+def decompose(
+    settings: SolverSettings, pooled: Pooled, sizes: dict[str, int], book: CodeBook | None
+) -> Solution:
+    """Return the :class:`Solution` that the eigendecomposition of a pooled covariance gives."""
+    rank, covariance, total_variance = settings.rank, pooled.covariance, pooled.total_variance
+    dim = covariance.shape[0]
+    # Without either, columns are left in units of the treated rows.
+    gains = drawn = None if book is None else fixed(book.units)
+    if settings.standardize:
+        gains = unit_variances(pooled.noise_std, settings.study.groups)
+        # What a column's small variance may really be is part of how sure the components are.
+        drawn = unit_variances(pooled.noise_std, settings.study.groups, clear=FLOOR_STDS)
+    taken = None
+    if gains is not None:
+        taken = gains(np.diagonal(covariance))
+        covariance = covariance * np.outer(taken, taken)
+        total_variance = float(np.trace(covariance))
+    count = settings.study.iteration_rank if isinstance(rank, int) else dim
+    spectrum, vectors = spectrum_and_leading(covariance, count)
+    values, vectors = spectrum[:count], np.ascontiguousarray(vectors)
+    clipping = cut = None
+    if pooled.noise_std > 0 and settings.shortens:
+        counted = None if book is None else book.clipped
+        own = spectrum if taken is None or counted else np.linalg.eigvalsh(pooled.covariance)[::-1]
+        clipping = clipping_of(
+            np.asarray(own, dtype=np.float64),
+            counted=counted,
+            n_features=dim,
+            trace=pooled.total_variance,
             center=pooled.center,
-            sizes=sizes,
-            spectrum=spectrum,
-            directions=found.first(n_components),
-            clipping=clipping,
-            remarks=pooled.remarks,
-            gains=taken,
+            std=pooled.noise_std,
         )
+    if clipping is not None:
+        cut = clipping.moves(dim, None if book is None else book.outside)
+
+    def directions(first: int) -> Directions:
+        if pooled.noise_std > 0:
+            return moment_angles(pooled, first, pairs=(spectrum, vectors), gains=gains, drawn=drawn, cut=cut)
+        return exact_angles(spectrum, first, n_features=dim)
+
+    if isinstance(rank, float):
+        kept = np.maximum(directions(1).variances, 0.0)
+        rank = rank_for(rank, kept, max(total_variance, float(kept.sum())))
+    # All columns together span everything, whatever the noise: that is nothing to be found out.
+    found = directions(rank if isinstance(rank, int) else max(dim - (pooled.noise_std > 0), 1))
+    n_components = rank if isinstance(rank, int) else found.angles.n_kept
+    return Solution(
+        basis=vectors,
+        values=values,
+        vectors=vectors,
+        rank=n_components,
+        total_variance=total_variance,
+        center=pooled.center,
+        sizes=sizes,
+        spectrum=spectrum,
+        directions=found.first(n_components),
+        clipping=clipping,
+        remarks=pooled.remarks,
+        gains=taken,
+    )
 
 
 def _imprecise(covariance: Array) -> list[str]:
