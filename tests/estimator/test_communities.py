@@ -196,6 +196,21 @@ def test_networks_on_other_nodes_are_refused_as_networks(silos, said):
     assert "column" not in str(caught.value)
 
 
+@pytest.mark.parametrize("more", [{}, {"aggregation": Secure()}])
+def test_noised_layers_of_one_silo_are_added_up_as_exact_ones_are(more):
+    nodes = names_of(20)
+    edges = pd.DataFrame([(one, other) for one in nodes[:9] for other in nodes[9:]])
+    layers = pd.concat([edges.assign(layer=name) for name in "abcdefgh"])
+    layers.columns = ["source", "target", "layer"]
+    silos = [layers, layers.iloc[99:], layers.iloc[:99]]
+    exact, noised = (
+        released(silos, Edge(nodes=nodes), epsilon=epsilon, **given).covariance[:9, 9:]
+        for epsilon, given in ((math.inf, {}), (60.0, more))
+    )
+    assert exact.max() > 5
+    assert np.abs(noised - exact).max() < 1
+
+
 def test_noise_alone_and_a_delta_that_gives_a_pair_of_nodes_away_are_warned_of():
     release = released([np.zeros((30, 30)), np.zeros((30, 30))], Edge(), epsilon=0.05)
     secure = released(list(np.zeros((3, 30, 30))), Edge(), epsilon=0.05, aggregation=Secure())

@@ -204,7 +204,7 @@ def test_a_study_asked_again_while_a_silo_is_away_charges_nothing(tables, tmp_pa
         silos.finish(first)
         spent = silos.charges()
         if tables == PREPARED:
-            with pytest.raises(RefusedError, match="repeat the same questions"):
+            with pytest.raises(RefusedError, match="agree on a new study, for example"):
                 drive(again, silos, lost="south", before=["enrol"])
         else:
             drive(again, silos, lost="south", before=["enrol"])

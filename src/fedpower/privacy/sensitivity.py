@@ -256,13 +256,18 @@ def _exponent(square: Fraction, least: int, *, real: bool) -> int:
 
 
 @functools.lru_cache(maxsize=64)  # a thousand silos ask for the same one
-def of_moment(n_features: int, *, mean_weight: float = 0.0, per_unit: int = 0) -> Sensitivity:
-    """Return that of Σ z zᵀ (diagonal, then below it), Σ z where it has a weight, and Σ ‖z‖² (lemma 1)."""
+def of_moment(
+    n_features: int, *, mean_weight: float = 0.0, per_unit: int = 0, layers: int = 1
+) -> Sensitivity:
+    """Return that of Σ z zᵀ (diagonal, then below it), Σ z where it has a weight, and Σ ‖z‖² (lemma 1).
+
+    A network adds up to so many ``layers`` to an entry.
+    """
     within = 0 <= mean_weight <= LARGEST_MEAN_WEIGHT
     require(within, "mean_weight", f"between 0 and {LARGEST_MEAN_WEIGHT}, where lemma 1 holds", mean_weight)
     c, parts = Fraction(mean_weight), UNIT_PARTS if per_unit else 1
-    d, one, square = n_features, Fraction(1), SIDE**2
-    change = 2 * ((1 + c**2) * square * max(1, per_unit)) ** 2
+    d, one, square = n_features, Fraction(1), layers * SIDE**2
+    change = 2 * ((1 + c**2) * SIDE**2 * max(1, per_unit)) ** 2
     diagonal, below = Group(d, one, square), Group(d * (d - 1) // 2, 2 * one, square)
     mean = Group(d if mean_weight else 0, 2 * (c * SIDE / parts) ** 2, SIDE * parts)
     groups = (diagonal, below, mean, Group(1, one, square))

@@ -54,6 +54,7 @@ class Covariance:
     n_features: int
     mean_weight: float
     per_unit: int = 0
+    layers: int = 1
     treatment: RowTreatment | None = None
     public: bytes = b""
     label: str = COVARIANCE
@@ -70,6 +71,7 @@ class Covariance:
             n_features=study.n_features,
             mean_weight=study.mean_weight if study.center else 0.0,
             per_unit=study.counted_per_unit,
+            layers=study.layers,
             treatment=treatment,
             public=public,
         )
@@ -77,7 +79,8 @@ class Covariance:
     @property
     def sensitivity(self) -> Sensitivity:
         """Lemma 1."""
-        return of_moment(self.n_features, mean_weight=self.mean_weight, per_unit=self.per_unit)
+        how = {"per_unit": self.per_unit, "layers": self.layers}
+        return of_moment(self.n_features, mean_weight=self.mean_weight, **how)
 
     def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
         sums = rows.treated(self.treatment).sums()

@@ -28,7 +28,7 @@ from fedpower.privacy.sensitivity import (
     rounding_slack,
     summary_size,
 )
-from fedpower.rows.networks import check_edge_weight
+from fedpower.rows.networks import MOST_LAYERS, check_edge_weight
 from fedpower.sums.lattice import SIDE
 from fedpower.sums.local import FREE_ORDER_ROWS
 from fedpower.sums.survey import SCORE_CELLS, STAGES, Stage
@@ -158,6 +158,11 @@ class Study:
     def counted_per_unit(self) -> int:
         """C where a person is the unit of privacy; 0 where a row is."""
         return self.rows_per_unit if self.unit else 0
+
+    @property
+    def layers(self) -> int:
+        """The most layers of a silo's network where edges are protected: their number is not public."""
+        return MOST_LAYERS if self.network == "edge" else 1
 
     @property
     def open_columns(self) -> NDArray[np.intp]:
@@ -300,7 +305,8 @@ class Budget:
         study = self.study
         price = self.price(COVARIANCE) if self.share(COVARIANCE) else Price(self.total_mu, 0.0)
         weight = study.mean_weight if study.center else 0.0
-        change = of_moment(study.n_features, mean_weight=weight, per_unit=study.counted_per_unit)
+        how = {"per_unit": study.counted_per_unit, "layers": study.layers}
+        change = of_moment(study.n_features, mean_weight=weight, **how)
         return noise_for(change, price.multiplier, sizes, None if by_itself else self._known)
 
     @property
