@@ -28,7 +28,7 @@ END
     # The operator of north is asked about every study; south and east approve by a rule what is signed.
     test $silo = north || printf '\n[approve]\nepsilon = 1.0\nsigned_by = ["%s"]\n' $signer >>$made/silo/silo.toml
     test -e $made/ledger/$silo.ledger \
-        || fedpower ledger create $made/ledger/$silo.ledger --silo $silo --epsilon 3 --delta 1e-5
+        || fedpower ledger create $made/ledger/$silo.ledger --silo $silo --epsilon 3 --delta 1e-6
     chown -R 10001:10000 $made/silo $made/ledger
     chown -R 10002:10000 $made/kit
 done

@@ -104,7 +104,7 @@ def test_containers_are_not_root_and_their_file_systems_are_read_only():
         assert service["user"].split(":")[0] != "0"
         check_words(service["command"])
         if name != "runner":
-            assert service["restart"] in ("on-failure", "always")
+            assert service["restart"] in ("on-failure:5", "always")
     assert named == COMPOSE["volumes"].keys()
     (user,) = re.findall(r"^USER (\d+):", CONTAINERFILE, flags=re.MULTILINE)
     assert user != "0"
