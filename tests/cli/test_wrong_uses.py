@@ -271,7 +271,6 @@ BAD_RULES = {
     "slip": "age = { kind = 'number', rnage = [0, 120] }",
     "backwards": "age = { kind = 'number', range = [120, 0] }",
     "ranged": "sex = { levels = ['F', 'M'], range = [0, 1] }",
-    "marked": "age = { kind = 'number', indicator = true }",
     "often": "age = { kind = 'number', missing = 'often' }",
     "beyond": "age = { kind = 'number', range = [0, 120], missing = 999 }",
     "stranger": "sex = { levels = ['F', 'M'], missing = 'X' }",

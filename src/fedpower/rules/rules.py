@@ -403,11 +403,9 @@ def _missing(rule: Rule, given: float | str | None, require: Any) -> float | str
         good = not rule.indicator and _word(given) in known
         require(good, "missing", f"one of {', '.join(known)}, and without an indicator")
         return _word(given)
-    if given is None:
-        good = not rule.indicator or rule.kind == "levels"
-        require(good, "missing", f"{_OFFSET!r} or a number where there is an indicator")
+    if given is None and (rule.kind == "levels" or not rule.indicator):
         return None
-    if given == _OFFSET:
+    if given in (None, _OFFSET):
         return _OFFSET
     if not isinstance(given, str | int | float):
         given = ""
