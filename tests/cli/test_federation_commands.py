@@ -3,11 +3,16 @@
 import importlib.util
 import json
 import math
+import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
+import sys
 from contextlib import chdir
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -16,7 +21,9 @@ from studies import files_of, kit_of
 
 from fedpower import CodeBook
 from fedpower.cli import node
-from fedpower.federation.study_file import read_study
+from fedpower.federation.inbox import Inbox, proposal_in
+from fedpower.federation.silo_file import read_silo
+from fedpower.federation.study_file import read_parties, read_study
 from fedpower.privacy.ledger import DataVersion, Decision, Ledger, columns_digest
 from layers import planted, write_layer, write_nodes
 
@@ -161,6 +168,13 @@ def facts() -> dict[str, Any]:
     return shown
 
 
+def arrives() -> None:
+    """Put the study into north's inbox, as its vault does."""
+    own = read_silo(Path("north.toml"))
+    with own.open_ledger() as ledger:
+        Inbox(read_parties(Path("study.toml")), own, ledger).add(proposal_in(Path("study.toml")))
+
+
 def change_study(*changes: tuple[str, str]) -> None:
     path = Path("study.toml")
     text = path.read_text()
@@ -179,9 +193,10 @@ def test_the_operator_sees_on_one_screen_what_leaves_and_at_what_price_before_it
     assert said.exit_code == 0
     digest = read_study(Path("study.toml")).digest
     for shown in ("Study heart, proposed to north", digest, "north, south, east", "one row",
-                  "60 rows, version 1", "What leaves north, with noise\n",
+                  "60 rows, version 1", "What leaves north, with noise unless marked exact\n",
+                  "; sees all that leaves a silo",
                   "  covariance, mean row and trace", "100.0%", "about one row by at most 2.7 times",
-                  "spent after this study", "Approve? [y/N]", "It still waits."):  # fmt: skip
+                  "spent after this study", "Approve? [y/N]", "Nothing is decided."):  # fmt: skip
         assert shown in said.stdout
     assert (len(said.stdout.splitlines()), max(map(len, said.stdout.splitlines()))) < (45, 81)
     shown = facts()
@@ -193,6 +208,7 @@ def test_the_operator_sees_on_one_screen_what_leaves_and_at_what_price_before_it
     assert shown["spent_after"] < 1.0, "at the larger delta of the cap"
     assert "advice" not in shown
     assert decisions() == []
+    assert list(Path().glob("north.inbox/*")) == [], "a file that was only read is not an arrival"
     silo_file(cap=0.5)
     assert "spent after this study" in run(*APPROVE, "--yes").stdout
     refused = run(*APPROVE, "--json", "--yes")
@@ -232,12 +248,53 @@ def test_a_decision_is_recorded_and_the_last_one_holds(place):
     assert re.search(r"decided +refused on .* UTC: not this year", run(*APPROVE, input="\n").stdout)
 
 
+def test_a_ledger_of_rows_and_persons_is_about_rows_and_the_operator_is_told(place):
+    lines = Path("north.csv").read_text().splitlines()
+    Path("persons.csv").write_text("\n".join(f"{line},{n or 'nr'}" for n, line in enumerate(lines)))
+    fit = ("fit", "north=persons.csv", "-k", 2, "--epsilon", 0.5, "--row-norm", 10, "-o", "out", "--force")
+    for way, about in ("--unit", "person"), ("--drop", "row"):
+        succeed(*fit, way, "nr", "--ledger", "north=north.ledger", "--data-version", about)
+        assert f"The ledger is about one {about} of" in succeed("ledger", "show", "north.ledger").stdout
+    shown = facts()["advice"]
+    assert shown == [
+        "with this study, the ledger is about one row of this silo, replace-one neighbours, because only "
+        "some of its releases protect persons"
+    ]
+
+
+def test_an_approved_study_without_privacy_is_named_as_such_in_the_ledger(place):
+    change_study(("epsilon = 1.0", "epsilon = inf"), ("row_norm = .*", ""))
+    assert "Exact sums can show single values" in run(*APPROVE, input="y\n").stdout
+    said = succeed("ledger", "show", "north.ledger").stdout
+    assert re.search(r"^Study heart \(.*\) approved as a study that is not private on ", said, re.M)
+
+
+def test_products_of_one_study_are_one_line_of_the_ledger(place):
+    fit = ("--noise", "step", "--n-steps", 3, "--no-standardize", "-k", 2, "--epsilon", 1, "--row-norm", 10)
+    succeed("fit", "north.csv", *fit, "--ledger", "north.ledger", "-o", "out", "-q")
+    said = succeed("ledger", "show", "north.ledger").stdout
+    assert re.search(r"^ +2–4  product +\S+  0\.75 +0\.87  ", said, re.M), said
+
+
+def test_ctrl_c_at_the_question_decides_nothing(place):
+    command = [sys.executable, "-m", "fedpower", *APPROVE]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE) as asking:
+        assert asking.stdout is not None, "it is a pipe"
+        printed = b""
+        while b"[y/N]" not in printed:
+            printed += os.read(asking.stdout.fileno(), 4096)
+        asking.send_signal(signal.SIGINT)
+        said = asking.communicate(timeout=20)[1]
+    assert (asking.returncode, said) == (130, b"Error: interrupted, so nothing was decided\n")
+    assert decisions() == []
+
+
 def test_an_operator_names_one_study_of_those_that_wait(place):
     """A name that another study has too is refused: what was seen is what is approved."""
-    succeed(*APPROVE, "--json")
+    arrives()
     first = read_study(Path("study.toml")).digest
     change_study(("epsilon = 1.0", "epsilon = 0.5"))
-    succeed(*APPROVE, "--json")
+    arrives()
     second = read_study(Path("study.toml")).digest
     for words, said in (
         ((), "STUDY must be given where several wait, got none of these 2"),
@@ -262,7 +319,7 @@ def test_an_operator_names_one_study_of_those_that_wait(place):
 def test_a_study_cannot_take_the_beginning_of_another_s_hash_as_its_name(place):
     agreed = read_study(Path("study.toml")).digest
     change_study(('name = "heart"', f'name = "{agreed[:12]}"'))
-    succeed(*APPROVE, "--json")
+    arrives()
     refused = run(*APPROVE[:3], agreed[:12], *APPROVE[4:])
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert f"got '{agreed[:12]}'" in refused.stderr
@@ -296,7 +353,7 @@ def test_the_screen_has_room_for_rules_and_many_columns(place):
         )
     )
     said = run(*APPROVE, input="n\n").stdout
-    assert f"{', '.join(names)}: a number, missing cells as 0" in re.sub(r"\s+", " ", said)
+    assert f"{', '.join(names)}: a number, 0 if missing" in re.sub(r"\s+", " ", said)
     assert "Not all names fit" not in said
 
 
@@ -364,7 +421,7 @@ def test_what_leaves_is_said(place, changes, leaves):
     asked = facts()
     shown, is_exact = asked["leaves"], "inf" in str(changes)
     assert asked["protects"].startswith("nobody" if is_exact else "one row, not a person")
-    assert asked["sent"] == ("exact, without noise" if is_exact else "with noise")
+    assert asked["sent"] == ("exact, without noise" if is_exact else "with noise unless marked exact")
     said = [one["what"] for one in shown]
     assert said[0] == "number of rows, exact"
     for what in leaves:
@@ -402,12 +459,14 @@ def test_approval_of_a_secure_sum_speaks_of_masks_and_of_all_attempts(here):
     kit_for("north")
     silo_file()
     shown = facts()
-    assert shown["sent"] == "with noise, under masks: only the sum of silos is readable"
+    assert shown["sent"] == "in 3 attempts at most, with noise and under masks unless marked exact"
     assert shown["epsilon_of_one_attempt"] == pytest.approx(1.0, abs=1e-6)
     assert (shown["attempts_at_most"], shown["attempts_charged_so_far"]) == (3, 0)
     assert shown["epsilon_of_this_study"] == pytest.approx(1.81, abs=0.01)
     assert shown["spent_after"] == pytest.approx(1.6, abs=0.1)
-    assert re.search(r"all 3 attempts at it +1\.8\d\d\n", run(*APPROVE, input="n\n").stdout)
+    assert re.search(
+        r"all 3 attempts, which are rarely needed +1\.8\d\d\n", run(*APPROVE, input="n\n").stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -433,6 +492,7 @@ node start kits/north --part vault --socket v --health localhost:1 | the vault h
 node start kits/north --part runner --socket vault.socket | 'runner' is not one of 'vault', 'node'
 node start kits/runner --part node --socket vault.socket | must be the kit of a silo, got that of 'runner'
 node start . north.toml | must be a kit
+node start kits/runner | must be the kit of a silo or the coordinator, got the runner's
 node start kits/north none.toml | none.toml
 node start kits/north rules.toml | study in [approve] of
 node start kits/north west.toml | the kit of the silo 'west'
@@ -451,6 +511,7 @@ study run moved.toml --kit kits/runner | must be localhost:8002, as in the kits,
 study run study.toml -o occupied | occupied
 study run study.toml --resume | a run of this study to resume
 study run study.toml --local 2 | all 3 silos
+study run study.toml --local 3 --resume | --resume must not go with --local
 study run study.toml --local 3 --data occupied | 'north'
 study run study.toml --separator , | --separator must go with --local
 study run study.toml --local 3 --drop nr | --drop must go with --data
@@ -463,7 +524,7 @@ node ca-init study.toml -o occupied | occupied must be new or empty
 node ca-init runner.toml -o new | 'runner'
 node ca-init host.toml -o new | 'north'
 node request study.toml west | got 'west'
-node request study.toml north | must be new or empty
+node request study.toml north | got a folder with files; name another with -o, or add --renew for another key
 node sign occupied study.toml | occupied must be an authority
 node renew nowhere study.toml | nowhere must be an authority
 node revoke nowhere north | nowhere must be an authority
@@ -549,7 +610,10 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here, monkeypa
         succeed(*reported.split()[2:])
     shown = json.loads(succeed("node", "approve", "kits/north", "study.toml", "--json").stdout)
     assert shown["affordable"] is True
-    assert "No study" not in succeed("node", "approve", "kits/north", shown["study"], "--yes").stdout
+    assert "No study" not in succeed("node", "approve", "kits/north", "study.toml", "--yes").stdout
+    succeed("node", "revoke", "kits/authority", "north")
+    warned = "the certificate of north is revoked; request another"
+    assert warned in succeed("node", "status", "kits/authority").stdout
     started: list[Any] = []
     monkeypatch.setattr(  # what it would start is looked at in place of being started
         node, "run_silo", lambda made, settings, own, *, say: started.append(settings.kit) or 0

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ from fedpower.federation.certificates import (
     ends,
     fingerprint,
     list_number,
+    party_of,
     read_certificate,
     revoked_serials,
     warning,
@@ -28,13 +30,13 @@ from fedpower.federation.node import become_node
 from fedpower.federation.processes import end_with_starter, log_to_console, wait_for_signal
 from fedpower.federation.review import MOST_NAMED, leaving, price, review, review_rows
 from fedpower.federation.silo_file import open_silo, read_silo
-from fedpower.federation.study_file import AUTHORITY, COORDINATOR, read_parties
+from fedpower.federation.study_file import AUTHORITY, COORDINATOR, RUNNER, read_parties
 from fedpower.federation.vault import node_settings, open_vault, run_silo, run_vault
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.study import worst_epsilon
 from fedpower.report.text import and_more, count, human_bytes
 
-_MOST_ADVICE = 3  # of notes on the screen of an approval
+_MOST_ADVICE = 8  # of notes on the screen of an approval
 _HASH_DIGITS = 64
 
 
@@ -197,6 +199,11 @@ def status(folders: tuple[Path, ...], *, as_json: bool) -> None:
             rows.append(("authority", f"{folder}", held.certificate))
             signed = [(party, held.signed(party)) for party in held.federation.parties]
             rows += [(party, f"{path}", read_certificate(path)) for party, path in signed if path.exists()]
+            revoked |= revoked_serials(folder)
+            earlier = (
+                (path, read_certificate(path)) for path in sorted((folder / kits.EARLIER).glob("*.crt"))
+            )
+            rows += [(party_of(one), f"{path}", one) for path, one in earlier if one.serial_number in revoked]
         else:
             kit = kits.Kit(folder)
             rows.append((kit.party, f"{folder}", kit.certificate))
@@ -308,6 +315,10 @@ def start(
         raise InputError("--health must be given with the node, as the vault has no network")
     opened = kits.Kit(kit)
     federation = opened.federation
+    if opened.party == RUNNER and silo_file is None and part is None:
+        raise InputError(
+            f"{kit} must be the kit of a silo or the coordinator, got the runner's; see `study run`"
+        )
     if no_health:
         health = None
     elif health is None:
@@ -384,63 +395,65 @@ def approve(
     federation = kits.Kit(kit, own.name).federation
     with own.open_ledger() as ledger:
         inbox = Inbox(federation, own, ledger)
-        read = _asked(inbox, study)
-        if read is None:
+        proposal = _asked(inbox, study)
+        if proposal is None:
             if as_json:
                 print_json(None)
             else:
                 say("No study waits for approval.")
             return
-        shown, problem = _reviewed(read, inbox, own)
+        read, signatures = inbox.opened(proposal)
+        shown, problem = _reviewed(read, signatures, inbox, own)
         if not as_json:
             _print_review(shown, own.name)
         if problem is not None and refuse is None:
             raise InputError(f"{problem}; until that is solved, you can only refuse it, with --refuse REASON")
         decided = refuse is not None or yes
         if not (decided or as_json or shown["approved"]):
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # which reading rows may have replaced
             try:
                 decided = yes = click.confirm("Approve?", default=False)
             except click.Abort:
                 raise click.Abort("interrupted, so nothing was decided") from None
         if decided:
+            inbox.add(proposal)
             made = inbox.decide(read, approved=yes, reason=refuse or "")
             EventLog(own.log, ledger).add()
             shown["approved"] = made.approved
         if as_json:
             print_json(shown)
         else:
-            words = {True: "It is approved", False: "It stays refused", None: "It still waits"}
-            done = "Approved" if yes else "Refused"
-            say(
-                f"{done}: signed, and stored in the ledger."
-                if decided
-                else f"{words[shown['approved']]}. To refuse it, add --refuse REASON."
-            )
+            done = f"{'Approved' if yes else 'Refused'}: signed, and stored in the ledger."
+            waits = "It is approved" if shown["approved"] else "Nothing is decided"
+            stays = "It stays refused." if shown["approved"] is False else f"{waits}. {_TO_REFUSE}"
+            say(done if decided else stays)
+
+
+_TO_REFUSE = "To refuse it, add --refuse REASON."
 
 
 def _asked(inbox: Any, study: str | None) -> Any:
-    """Return the study that an operator means; nothing where none waits."""
+    """Return what an operator means, with its signatures; nothing where no study waits."""
     if study is not None and Path(study).is_file():
-        return inbox.add(proposal_in(Path(study)))
+        return proposal_in(Path(study))
     if study is not None:
-        return inbox.find(study)
+        return inbox.proposal(inbox.find(study))
     waiting = inbox.waiting()
     if len(waiting) > 1:
         rows = [(one.name, one.digest[:12], f"{worst_epsilon(one.terms()[0]):.4g}") for one in waiting]
         print_table("Studies that wait, the latest first", ("study", "hash", "ε"), rows, numbers=["ε"])
         raise InputError(f"STUDY must be given where several wait, got none of these {len(waiting)}")
-    return waiting[0] if waiting else None
+    return inbox.proposal(waiting[0]) if waiting else None
 
 
-def _reviewed(read: Any, inbox: Any, own: Any) -> tuple[dict[str, Any], str | None]:
+def _reviewed(read: Any, signatures: Any, inbox: Any, own: Any) -> tuple[dict[str, Any], str | None]:
     """Return what an operator reads, and why this silo could not take part, if so."""
     decision = inbox.decision(read.digest)
-    signatures = inbox.signatures(read)
     shown = review(read, signatures) | {"approved": decision and decision.approved}
     if decision is not None:
         shown["decided"] = decision.in_words
     if own.approve is not None:
-        shown["against_the_rules"] = list(inbox.objections(read))
+        shown["against_the_rules"] = list(inbox.objections(read, signatures))
     try:
         with open_silo(read, own) as silo:
             shown |= review_rows(silo, own.data.version) | {"leaves": leaving(silo)} | price(silo)
@@ -454,7 +467,8 @@ def _print_review(shown: dict[str, Any], silo: str) -> None:
     asked: dict[str, Any] = {
         "hash": shown["study"],
         "silos": f"{', '.join(shown['silos'])}; at least {shown['goes_on_with']} must answer",
-        "coordinator": shown["coordinator"],
+        "coordinator": f"{shown['coordinator']}; sees {shown['coordinator_sees']}",
+        "result": "goes to the runner, who starts the study",
         "signed by": "\n".join(shown["signed_by"]) or "nobody",
         "protects": shown["protects"],
     }
@@ -500,6 +514,8 @@ def _print_review(shown: dict[str, Any], silo: str) -> None:
             f"What leaves changes {change} by at most {math.exp(min(epsilon, 700)):,.2g} times, except with "
             f"probability {shown['delta']:g}."
         )
+    else:
+        say("Exact sums can show single values, as of outliers or where rows are few.", alarming=True)
 
 
 def _price_rows(shown: dict[str, Any], silo: str) -> list[tuple[str, str]]:
@@ -507,11 +523,13 @@ def _price_rows(shown: dict[str, Any], silo: str) -> list[tuple[str, str]]:
         return [("this study: NOT private", "∞")]
     epsilon, at = shown["epsilon_of_this_study"], f"at δ = {shown['delta']:g}"
     once = shown.get("epsilon_of_one_attempt")
-    attempts = [] if once is None else [(f"all {shown['attempts_at_most']} attempts at it", f"{epsilon:.4g}")]
+    study = [(f"this study, {at}", f"{epsilon:.4g}")]
+    if once is not None:
+        all_of_them = f"all {shown['attempts_at_most']} attempts, which are rarely needed"
+        study = [(f"one attempt at this study, {at}", f"{once:.4g}"), (all_of_them, f"{epsilon:.4g}")]
     return [
-        (f"this study, {at}", f"{epsilon if once is None else once:.4g}"),
-        *attempts,
+        *study,
         (f"spent by {silo} so far", f"{shown['spent_before']:.4g}"),
-        ("spent after this study", f"{shown['spent_after']:.4g}"),
+        (f"spent after this study{'' if once is None else ', at most'}", f"{shown['spent_after']:.4g}"),
         (f"cap of the ledger, at δ = {shown['delta_of_the_cap']:g}", f"{shown['cap']:g}"),
     ]

@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import asdict, fields
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -11,7 +13,7 @@ from fedpower.cli.console import bar_of, note, print_facts, print_json, print_ta
 from fedpower.cli.options import Command, option, options
 from fedpower.exceptions import InputError, require
 from fedpower.privacy import Ledger
-from fedpower.privacy.ledger import jsonable, rounded_down
+from fedpower.privacy.ledger import Account, jsonable, rounded_down, unit_of
 from fedpower.privacy.statement import in_symbols
 from fedpower.report.text import date_and_time, measured
 
@@ -150,22 +152,36 @@ def _print(ledger: Path, statement: dict[str, Any], names: dict[str, str]) -> No
         say(f"A fit with ε = {forecast['epsilon']:g} {verdict}.")
     headings = ("", "released", "study", "ε", "spent so far", "on")
     rows = [
-        (
-            str(entry["seq"]),
-            measured(entry["purpose"]),
-            names.get(entry["study"].partition("/")[0], entry["study"][:8]),
-            _epsilon(entry["epsilon"]),
-            _epsilon(entry["total_epsilon"]),
-            date_and_time(entry["time"]),
-        )
-        for entry in statement["entries"]
+        _row(list(alike), names.get(study.partition("/")[0], study[:8]), statement["cap"])
+        for (study, _), alike in groupby(statement["entries"], key=itemgetter("study", "purpose"))
     ]
     if rows:
         print_table(None, headings, rows, numbers=("", "ε", "spent so far"))
+        if statement["unit"] != unit_of([""]):
+            say(f"The ledger is about {statement['unit']}.")
     for change in statement["cap_changes"][1:]:
         say(f"Cap set to {_terms(change)} on {date_and_time(change['time'])}: {change['reason']}")
     if statement["for_experiments"]:
         say("This ledger is for experiments: the noise of its charges may come from a seed.")
+
+
+def _row(alike: list[dict[str, Any]], study: str, cap: dict[str, float]) -> tuple[str, ...]:
+    """Return the line of consecutive releases for one purpose, such as the products of all rounds."""
+    last, many = alike[-1], len(alike)
+    together = Account(
+        cap=cap["epsilon"],
+        delta=cap["delta"],
+        mu=math.hypot(*(entry["mu"] for entry in alike)),
+        slack_delta=math.fsum(entry["slack_delta"] for entry in alike),
+    )
+    return (
+        str(last["seq"]) if many == 1 else f"{alike[0]['seq']}–{last['seq']}",
+        measured(last["purpose"]),
+        study,
+        _epsilon(together.epsilon),
+        _epsilon(last["total_epsilon"]),
+        date_and_time(last["time"]),
+    )
 
 
 def _terms(cap: dict[str, Any]) -> str:

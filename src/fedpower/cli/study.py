@@ -25,13 +25,14 @@ from fedpower.cli.options import (
     shared,
 )
 from fedpower.cli.results import print_result
-from fedpower.cli.silos import own_tables, read_nodes, read_vector
+from fedpower.cli.silos import note_doubts, own_tables, read_nodes, read_vector
 from fedpower.exceptions import InputError
 from fedpower.federation import needs_flare
 from fedpower.federation.inbox import message_to_sign, read_signatures, signatures_of
 from fedpower.federation.kits import Kit
 from fedpower.federation.local import local_federation, rehearsal_data
 from fedpower.federation.processes import wait_for_signal
+from fedpower.federation.review import rules_in_words
 from fedpower.federation.runner import Runner, last_runs, open_session
 from fedpower.federation.study_file import PAGE, RUNNER, STATUS, StudyFile, read_study, to_toml
 from fedpower.federation.study_status import in_words, study_facts
@@ -117,7 +118,14 @@ def check(path: Path, *, as_json: bool) -> None:
 def show(path: Path, *, as_json: bool) -> None:
     """Show the study in PATH, with its defaults and its hash."""
     read = read_study(path)
-    print_facts(f"Study {read.name}", _facts(read), as_json=as_json)
+    facts = _facts(read)
+    if not as_json:  # a table shows the first of many names
+        facts |= {name: ", ".join(facts[name]) for name in _ALL_NAMES if name in facts}
+        facts |= {"rules": "\n".join(rules)} if (rules := rules_in_words(read)) else {}
+    print_facts(f"Study {read.name}", facts, as_json=as_json)
+
+
+_ALL_NAMES = ("silos", "nodes", "columns", "columns_of_tables")
 
 
 def _content(given: dict[str, Any]) -> dict[str, Any]:
@@ -175,6 +183,7 @@ def _columns(given: dict[str, Any], rules: TableRules | None) -> tuple[str, ...]
         columns = rules.columns
     if columns is None:
         source = open_source(file, **reading_of(given, "rename"))
+        note_doubts({str(file): source})
         columns, _ = match_columns([source if given["unit"] is None else by_unit(source, given["unit"])])
         if columns is None:
             raise InputError(f"{file} must have column names, got none; list them with --columns")
@@ -368,6 +377,8 @@ def _rehearsal_folder() -> Iterator[Path]:
 
 def _check_rehearsed(given: dict[str, Any]) -> None:
     """Refuse options of a rehearsal where there is none, or where its rows are made up."""
+    if given["resume"] and given["n_local"] is not None:
+        raise InputError("--resume must not go with --local, as a rehearsal leaves nothing to continue")
     reading = ("drop", "extra_columns", *READING.split())
     for listed, needed, missing in ((_AGREED + reading, "n_local", "--local"), (reading, "data", "--data")):
         named = [name for name in listed if given[name] not in (None, ())]

@@ -1,7 +1,7 @@
 """A silo's inbox: studies that were proposed to it, and what its operator or its standing rules decided."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -33,14 +33,19 @@ class Inbox:
         self.folder = own.inbox
         self._tidy()
 
-    def add(self, proposal: Propose) -> StudyFile:
-        """Return a study that arrived, kept until it is decided; the oldest ones make room for it."""
+    def opened(self, proposal: Propose) -> tuple[StudyFile, dict[str, str]]:
+        """Return a study of this federation, and all signatures of it that this silo has."""
         study = proposed_study(proposal.content)
         self._federation.check(study)
-        self.folder.mkdir(exist_ok=True, mode=0o700)
         signatures = signed_by(study, proposal.signatures)
         if study in self:  # which its operator may have signed, or got signed
             signatures = dict(list((signatures | self.signatures(study)).items())[-MOST_SIGNATURES:])
+        return study, signatures
+
+    def add(self, proposal: Propose) -> StudyFile:
+        """Return a study that arrived, kept until it is decided; the oldest ones make room for it."""
+        study, signatures = self.opened(proposal)
+        self.folder.mkdir(exist_ok=True, mode=0o700)
         kept = Propose(content=study.content, signatures=signatures)
         write_whole(self._place(study.digest), encode(kept), private=True)
         waiting = self._undecided()
@@ -76,8 +81,11 @@ class Inbox:
             raise ProtocolError("a study must be in this silo's inbox, got none; run it again to propose it")
         return _read(self._place(digest))
 
+    def proposal(self, study: StudyFile) -> Propose:
+        return decode_as(self._place(study.digest).read_bytes(), Propose)
+
     def signatures(self, study: StudyFile) -> dict[str, str]:
-        return decode_as(self._place(study.digest).read_bytes(), Propose).signatures
+        return self.proposal(study).signatures
 
     def decision(self, study: str) -> Decision | None:
         """Return what holds about a study, by its hash; an approval holds for one version of the rows.
@@ -123,7 +131,7 @@ class Inbox:
 
     def by_rule(self, study: StudyFile) -> Decision | None:
         """Return the approval by the standing rules, recorded as such; nothing where they do not approve."""
-        if any(self.objections(study)):
+        if any(self.objections(study, self.signatures(study))):
             return None
         return self.decide(study, approved=True, by="rule", reason=f"standing rules of {self._own.path.name}")
 
@@ -134,13 +142,13 @@ class Inbox:
         """
         self.decide(study, approved=False, by="rule", reason="the rows could not be read for it")
 
-    def objections(self, study: StudyFile) -> Iterator[str]:
+    def objections(self, study: StudyFile, signed_by: Collection[str]) -> Iterator[str]:
         """Yield why the standing rules do not approve a study: nothing where they do."""
         last = {made.study: made for made in self._ledger.decisions() if self._is_own(made)}
         for made in last.values():
             if made.stops_rules:
                 yield f"they wait until you decide about study {made.name}, for which no rows could be read"
-        yield from self._own.objections(study, self.signatures(study), self._ledger.caps()[-1].delta)
+        yield from self._own.objections(study, signed_by, self._ledger.caps()[-1].delta)
 
     def _tidy(self) -> None:
         """Forget studies that have another hash in this version of fedpower; they are proposed again."""

@@ -8,9 +8,11 @@ from fedpower.exceptions import BudgetError
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import COVARIANCE, MEAN, PRODUCT, SCORES
+from fedpower.privacy.ledger import unit_of
+from fedpower.protocol.release import protects
 from fedpower.protocol.silo import PrivateReleases, Silo
 from fedpower.protocol.study import Study, worst_epsilon
-from fedpower.report.text import and_more
+from fedpower.report.text import and_more, count
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
 from fedpower.rules.rules import Rule
@@ -58,7 +60,12 @@ def advice_of(silo: Silo) -> list[str]:
         f"column {column!r} {why} {ONLY_YOU}; if it is not a measurement, propose to drop it"
         for column, why in doubtful(moment.source)
     ]
-    return [*advice, *units, *cells_warnings(moment.source), *unlike]
+    mixed = []
+    if isinstance(silo.releases, PrivateReleases):
+        purpose = protects(study)
+        about = silo.releases.ledger.unit(purpose)
+        mixed = [] if about == unit_of([purpose]) else [f"with this study, the ledger is about {about}"]
+    return [*mixed, *advice, *units, *cells_warnings(moment.source), *unlike]
 
 
 def review(study: StudyFile, signed_by: Collection[str]) -> dict[str, Any]:
@@ -69,32 +76,43 @@ def review(study: StudyFile, signed_by: Collection[str]) -> dict[str, Any]:
         unit = "one person with all rows"
         unit += f", {terms.rows_per_unit} at most" if terms.rows_per_unit > 1 else ""
         unit += f", by column {terms.unit!r}"
-    sent = "with noise"
+    sent, seen = "with noise unless marked exact", "all that leaves a silo"
     if terms.is_secure:
-        sent = "with noise, under masks: only the sum of silos is readable"
+        most = count(terms.attempts, "attempt")
+        sent = f"in {most} at most, with noise and under masks unless marked exact"
+        seen = "the sum of the silos, and what is marked exact"
     elif not terms.is_private:
         unit, sent = "nobody: this study is NOT private", "exact, without noise"
-    rules: dict[str, list[str]] = {}
-    for rule in () if study.rules is None else study.rules.rules:
-        rules.setdefault(_in_words(rule), []).append(" and ".join(rule.columns))
     return {
         "name": study.name,
         "study": study.digest,
         "silos": list(study.silos),
         "goes_on_with": study.min_silos,
         "coordinator": f"{study.host}:{study.port}",
+        "coordinator_sees": seen,
         "signed_by": list(signed_by),
         "colluders": terms.colluders if terms.is_secure else None,
         "keys": study.identities if terms.is_secure else {},
         "protects": unit,
         "sent": sent,
         "nodes" if terms.network else "columns": list(study.table_columns),
-        "rules": [f"{', '.join(and_more(names, MOST_NAMED))}: {words}" for words, names in rules.items()],
+        "rules": rules_in_words(study),
     }
 
 
+def rules_in_words(study: StudyFile) -> list[str]:
+    """Return what becomes of the cells of each column of a table."""
+    found: dict[str, list[str]] = {}
+    for rule in () if study.rules is None else study.rules.rules:
+        words = _PERSON if rule.column == study.options.person.column else _in_words(rule)
+        found.setdefault(words, []).append(" and ".join(rule.columns))
+    return [f"{', '.join(and_more(names, MOST_NAMED))}: {words}" for words, names in found.items()]
+
+
+_PERSON = "tells persons apart, and is in no answer"
+
+
 def _in_words(rule: Rule) -> str:
-    """Return what becomes of a column's cells."""
     ends = "" if rule.range is None else f" from {rule.range[0]:g} to {rule.range[1]:g}"
     listed = ", ".join(and_more(rule.levels or rule.items))
     words = {
@@ -105,11 +123,17 @@ def _in_words(rule: Rule) -> str:
         "date": f"{rule.unit} since {rule.origin}{ends}",
         "rating": f"a rating{ends}",
         "comparison": f"which of {listed} won",
+        "person": _PERSON,
+        "item": "tells what is rated",
         "drop": "left out",
     }
-    missing = "" if rule.missing is None else f", missing cells as {rule.missing}"
+    signs, missing = f" ({', '.join(and_more(rule.missing_words))})" if rule.missing_words else "", ""
+    if signs or rule.missing is not None:
+        become = f"{rule.missing:g}" if isinstance(rule.missing, float) else rule.missing
+        become = "ignored" if become in (None, "offset") else become
+        missing = f", {become} if missing{signs}"
     missing += ", and whether it is missing" if rule.indicator else ""
-    return words.get(rule.kind, rule.kind) + missing
+    return words[rule.kind] + missing
 
 
 def review_rows(silo: Silo, version: str) -> dict[str, Any]:

@@ -174,7 +174,8 @@ class Vault:
             study = self.inbox.add(proposed)
             self._log.add("arrived", study=study.digest, run=run, name=study.name)
             self._proposed = proposed, study
-            kit, rules = self._own.path.parent, list(self.inbox.objections(study))
+            signatures = self.inbox.signatures(study)
+            kit, rules = self._own.path.parent, list(self.inbox.objections(study, signatures))
             logger.info("study %s arrived: fedpower node approve %s %s", study.name, kit, study.digest[:12])
             if rules and self._own.approve is not None:
                 logger.info("the standing rules do not approve it: %s", "; ".join(rules))

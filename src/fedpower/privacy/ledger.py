@@ -244,6 +244,7 @@ class Decision(_Recorded, frozen=True):
     def in_words(self) -> str:
         """What was decided, when and why."""
         done = "approved" if self.approved else "refused"
+        done += " as a study that is not private" if self.approved and self.epsilon is None else ""
         return f"{done} on {self.time:%Y-%m-%d, %H:%M} UTC{self.reason and f': {self.reason}'}"
 
 
@@ -619,7 +620,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
 
     def unit(self, *purposes: str) -> str:
         """Return what the ε spent is about, with releases for further purposes."""
-        return _unit_of([*(entry.purpose for entry in self.entries()), *purposes])
+        return unit_of([*(entry.purpose for entry in self.entries()), *purposes])
 
     def statement(self) -> dict[str, Any]:
         """Return all but the payloads as JSON values; ``seal`` is the fingerprint of the history."""
@@ -795,7 +796,7 @@ def _check_private(path: Path, *, read_only: bool) -> bool:
         info = path.stat()
     except FileNotFoundError:
         must = "a ledger must exist before anything is released"
-        hint = "create it with `fedpower ledger create`"
+        hint = "look for it or, if there never was one, create it with `fedpower ledger create`"
         raise LedgerError(f"{must} but there is none at {path}; {hint}") from None
     except OSError as error:
         raise LedgerError(f"ledger {path} must be readable but is not ({error.strerror})") from None
@@ -831,7 +832,8 @@ def _check_text(name: str, text: str) -> None:
     require(bool(text) and text.isprintable(), name, "printable text on one line", text)
 
 
-def _unit_of(purposes: Sequence[str]) -> str:
+def unit_of(purposes: Sequence[str]) -> str:
+    """Return what the ε of releases for these purposes is about."""
     kinds = {next((kind for kind in (BY_EDGE, BY_PERSON) if text.endswith(kind)), "") for text in purposes}
     if kinds == {BY_EDGE}:
         return "one edge of this silo's network, present or absent"

@@ -49,11 +49,15 @@ def key_of(query: Query, study: Study, data: DataVersion | None, channel: Channe
     return f"{query.label}:{hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()}"
 
 
+def protects(study: Study) -> str:
+    """Return how the purposes of a study's releases end: what they protect where that is no row."""
+    return BY_EDGE if study.network == "edge" else BY_PERSON if study.unit else ""
+
+
 def _purpose(query: Query, study: Study, channel: Channel) -> str:
-    """Return what a ledger says that a release is, and what it protects where that is no row."""
-    if study.network == "edge":
-        return f"adjacency{channel.purpose}{BY_EDGE}"
-    return f"{query.label}{channel.purpose}{BY_PERSON if study.unit else ''}"
+    """Return what a ledger says that a release is."""
+    what = "adjacency" if study.network == "edge" else query.label
+    return f"{what}{channel.purpose}{protects(study)}"
 
 
 def noise_of(query: Query, study: Study, sizes: tuple[int, ...]) -> Noise:
