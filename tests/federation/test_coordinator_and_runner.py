@@ -501,7 +501,7 @@ def test_a_coordinator_that_knows_nothing_of_the_run_resumes_it(lost, follow):
         (Scripted({**TOO_FEW, "again": False}), r"^round 0 needs 3 answers$", 1),
         (
             Scripted({**AT_WORK, "approved": False, "standings": ALONE}),
-            r"^3 silos must connect and approve, got 1 after 0 s; run again with --resume once south, ea",
+            r"^3 silos must connect and approve, got 1 after 0 s; run again with --resume when you have so",
             1,
         ),
     ],

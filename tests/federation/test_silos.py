@@ -106,6 +106,8 @@ WRONG = (
         f'{NORTH}[data]\nquery = "SELECT 1"\ndatabase = "sqlite:///a"\nseparator = ";"',
         "must be a path or a query, got separator with query",
     ),
+    (f'{NORTH}{DATA}separator = "ab"', r"\[data\] of .*: separator must be"),
+    (f'{NORTH}{DATA}encoding = "none"', r"\[data\] of .*: encoding must be the name of a text encoding"),
     ("silo north", "must be TOML, got something else"),
 )
 
@@ -539,7 +541,7 @@ def test_rows_that_do_not_fit_a_study_look_like_a_study_that_waits_and_stop_all_
         change_rows(tmp_path, good)
         assert asked(vault, 0.25) == "waiting"
         assert asked(vault, 0.75) == "waiting", "no other study is approved either"
-        why = next(vault.inbox.objections(read_study_with(study, epsilon=0.75)))
+        why = next(vault.inbox.objections(read_study_with(study, epsilon=0.75), ()))
         assert why.startswith("they wait until you decide about study heart-2026")
         vault.inbox.decide(read_study_with(study, epsilon=0.25), approved=False, reason="a gap in our rows")
         assert asked(vault, 0.75).startswith("approved")

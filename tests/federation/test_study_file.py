@@ -1,5 +1,6 @@
 """The study file: what it says, what it comes to, and every wrong one's sentence."""
 
+import math
 from typing import Any
 
 import pytest
@@ -28,10 +29,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "unknown key": ({"solver": {"momentum": 1}}, "got 'momentum'; its keys are solver, "),
     "min silos too many": ({"rounds": {"min_silos": 4}}, "must be at most the 3 silos, got 4"),
+    "a deadline without end": ({"rounds": {"deadline": math.inf}}, "deadline must be finite, got inf"),
     "grace beyond the deadline": ({"rounds": {"grace": 61.0}}, "between 0 and the deadline of 60 s"),
     "a silo's path": ({"silos": {"names": ["../x"]}}, "and inner dashes, got '../x'"),
     "port too large": ({"coordinator": {"port": 65536}}, "port must be between 1 and 65535, got 65536"),
-    "no keys": ({"privacy": SECURE}, "must have more silos than the 1 that may collude, got "),
+    "no keys": ({"privacy": SECURE}, "must have the public key of every silo, which .* prints, got none"),
     "a stranger's key": (
         {"privacy": SECURE, "identities": KEYS | {"west": "5" * 64}},
         r"\[identities\].*must name the study's silos, got 'west'",

@@ -39,7 +39,8 @@ def read_as(path: Path, load: Callable[[bytes], _T], must: str) -> _T:
     try:
         return load(path.read_bytes())
     except UNREADABLE:
-        raise InputError(f"{path} must be {must}") from None
+        got = "something else" if path.exists() else "no file"
+        raise InputError(f"{path} must be {must}, got {got}") from None
 
 
 def read_certificate(path: Path) -> x509.Certificate:

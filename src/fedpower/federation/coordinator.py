@@ -44,7 +44,7 @@ from fedpower.protocol.study import Study
 from fedpower.report.outcome import result_of
 from fedpower.report.record import FederationRecord
 from fedpower.report.result import Result
-from fedpower.report.text import human_bytes
+from fedpower.report.text import count, human_bytes, measured
 
 logger = logging.getLogger(__name__)
 
@@ -290,6 +290,7 @@ class RunThread(threading.Thread):
 
     def _open(self) -> StudyRun:
         made = StudyRun(self.study, run=self.name, checkpoint=self.folder / "rounds", on_round=self._record)
+        logger.info("run %s is of study %s (%s)", self.name, self.study.name, self.study.digest[:12])
         if known := made.coordinator.n_replayed:
             logger.info("run %s continues after %s rounds", self.name, known)
         self._history = made.coordinator.history
@@ -360,7 +361,7 @@ class RunThread(threading.Thread):
                 if one.state not in ("approved", *open_ones)
             ]
             raise RefusedError(
-                f"{self.study.min_silos} silos must approve the study, got {'; '.join(against)}"
+                f"{count(self.study.min_silos, 'silo')} must approve the study, got {'; '.join(against)}"
             )
         return not n_open
 
@@ -379,6 +380,10 @@ class RunThread(threading.Thread):
 
     def _record(self, closed: Round) -> None:
         restarted = [name for name, body in closed.answers.items() if isinstance(body, KeyGone)]
+        answered = f"{len(closed.answers) - len(restarted)} of {len(closed.asked)}"
+        logger.info(
+            "run %s: round %s (%s), %s answered", self.name, closed.number, measured(closed.kind), answered
+        )
         self._rounds.append(
             {
                 "round": closed.number,

@@ -265,7 +265,7 @@ def ask(federation: Federation, party: str, folder: Path, *, renew: bool = False
     if party not in known:
         raise InputError(f"a party of the federation must be {', '.join(known)}, got {party!r}")
     if not renew:
-        _check_new(folder)
+        _check_new(folder, "add --renew for another key in this kit")
     elif Kit(folder, party).federation != federation:
         raise InputError(f"the kit must be of federation {federation.digest[:12]}, got a kit of another")
     private_folder(folder)
@@ -382,6 +382,7 @@ def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _check_new(folder: Path) -> None:
+def _check_new(folder: Path, otherwise: str = "") -> None:
     if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder} must be new or empty, got a folder with files; name another with -o")
+        hint = f"name another with -o{otherwise and f', or {otherwise}'}"
+        raise InputError(f"{folder} must be new or empty, got a folder with files; {hint}")

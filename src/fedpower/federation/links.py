@@ -58,6 +58,7 @@ _SERIAL = "fedpower serial"  # the property with the number of a peer's certific
 _EVERY_SERIAL = 2**160  # more than the number of any certificate
 _WATCH_S = 5.0  # how often the files of a kit are looked at
 _WARN_EACH_S = 86_400.0
+_REPEAT_EACH_S = 3_600.0
 _GREETINGS = (bytes([Types.HELLO]), bytes([Types.READY]))
 
 
@@ -95,7 +96,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self._on_change = on_change
         self._refusals: Counter[str] = Counter()
         self._left: dict[str, float] = {}  # when a peer's connection ended
-        self._warned: set[str] = set()
+        self._warned: dict[str, float] = {}
         self._used: list[int] = []  # the files that it connected or listens with
         # One receiver for every program, so that what is for another is refused and logged
         self.receivers = SimpleNamespace(get=lambda *_: self)
@@ -216,9 +217,10 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
             _hang_up(connection)
 
     def _warn(self, sentence: str) -> None:
-        """Log a sentence once; a party that is refused tries again every few seconds."""
-        if sentence not in self._warned:
-            self._warned.add(sentence)
+        """Log a sentence once an hour; a party that is refused tries again every few seconds."""
+        now = time.monotonic()
+        if now >= self._warned.get(sentence, now):
+            self._warned[sentence] = now + _REPEAT_EACH_S
             logger.warning("%s", sentence)
 
     def _revoked(self) -> Container[int | None]:
@@ -234,11 +236,12 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
 
         gRPC's own way to change a server's certificate crashes where two parties connect at once.
         """
-        warn_at = 0.0
+        warn_at, warned_of = 0.0, list[int]()
         while not self.stopped:
             with contextlib.suppress(InputError, OSError):  # which each new connection reports
-                if time.monotonic() >= warn_at:
-                    warn_at = time.monotonic() + _WARN_EACH_S
+                held = self._files(CERTIFICATE, AUTHORITY_CERTIFICATE)
+                if time.monotonic() >= warn_at or held != warned_of:
+                    warn_at, warned_of = time.monotonic() + _WARN_EACH_S, held
                     for sentence in warnings(self._tls):
                         logger.warning("%s", sentence)
                 server = self._driver.server

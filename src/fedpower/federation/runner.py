@@ -18,6 +18,7 @@ from fedpower.federation.kits import Kit, write_private
 from fedpower.federation.study_file import COORDINATOR, RUNNER, StudyFile
 from fedpower.federation.study_status import who_waits
 from fedpower.protocol.receiving import cleaned
+from fedpower.report.text import count
 
 Standings = Mapping[str, Mapping[str, str]]  # where a proposal stands, by silo
 _CONNECT_S = 10.0
@@ -125,7 +126,7 @@ def open_session(
         while patience is not None and not session.connected:
             if time.monotonic() >= began + patience:
                 must = f"the coordinator must answer at {kit.federation.host}:{kit.federation.port}"
-                hint = "start it with `fedpower node start KIT` and check the network"
+                hint = "start it with `fedpower node start KIT`, and check the network and your certificate"
                 raise ProtocolError(f"{must}, got no connection in {patience:.0f} s; {hint}")
             time.sleep(0.05)
         yield session
@@ -207,11 +208,13 @@ class Runner:
 
     def _stop_waiting(self, session: CoordinatorSession, run: str, standings: Standings) -> None:
         """Go on with the silos that have approved, or may do so at once, if they are enough."""
-        count, needed = len(_with("approved asked", standings)), self.study.min_silos
+        ready, needed = len(_with("approved asked", standings)), self.study.min_silos
         missing = ", ".join(_with("waiting absent", standings))
-        if count < needed:
-            must = f"{needed} silos must connect and approve, got {count} after {self.patience:.0f} s"
-            raise ProtocolError(f"{must}; run again with --resume once {missing} have done so")
+        if ready < needed:
+            must = (
+                f"{count(needed, 'silo')} must connect and approve, got {ready} after {self.patience:.0f} s"
+            )
+            raise ProtocolError(f"{must}; run again with --resume when you have {missing}")
         if missing:
             self.say(f"continuing without {missing}")
         session.go_on(run)

@@ -21,6 +21,7 @@ from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import worst_epsilon
+from fedpower.rows.files import TextForm
 from fedpower.rows.networks import open_network
 from fedpower.rows.opening import Columns, DataPlace, open_source, reading_of
 from fedpower.rows.ruled import every_problem, ruled
@@ -183,9 +184,10 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             epsilon, delta = (name[0].upper() if cap[name] is None else f"{cap[name]:g}" for name in _CAP)
             owner = self.name if self.data.name is None else f"{self.name} --data {self.data.name}"
             must = f"silo {self.name!r} must have its ledger, got none at {path}"
-            hint = "restore it or, if it never existed, create it with `fedpower ledger create"
             options = f"--silo {owner} --epsilon {epsilon} --delta {delta}"
-            raise LedgerError(f"{must}; {hint} {shlex.quote(str(path))} {options}`")
+            create = f"`fedpower ledger create {shlex.quote(str(path))} {options}`"
+            hint = "look for it, but never restore an older copy; if there never was one, create it with"
+            raise LedgerError(f"{must}; {hint} {create}")
         with Ledger.open(path) as ledger:
             ledger.check_owner(self.name, self.data.name)
             for name, given in cap.items():
@@ -200,6 +202,10 @@ def read_silo(path: Path) -> SiloFile:
     terms, path = read_toml(path, _Terms, "the silo file"), path.absolute()
     data, ledger, where = terms.data, terms.ledger, f"[data] of {path}"
     data.place(where, path.parent)  # which refuses what is neither a path nor a query
+    try:
+        TextForm(separator=data.separator, decimal=data.decimal, encoding=data.encoding)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
     for key, label in (("name", data.name), ("version", data.version)):
         if label is not None:
             check_label(f"{key} in {where}", label)

@@ -315,6 +315,7 @@ def _check(study: StudyFile) -> None:
             must = "a private study with public offsets, scales or solver settings must bound row norms"
             raise InputError(f"{must}, got neither row_norm nor normalize in [rows]")
         treatment.check_width(len(study.columns))
+    require(study.deadline < float("inf"), "deadline", "finite", study.deadline)
     within = study.grace is None or 0 <= study.grace <= study.deadline
     require(within, "grace", f"between 0 and the deadline of {study.deadline:g} s", study.grace)
     worst_epsilon(study.terms()[0])  # which refuses privacy that no noise can give

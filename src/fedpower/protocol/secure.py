@@ -80,17 +80,17 @@ class Identity:
                 f"an identity must be a readable file, got {place} ({error.strerror}); make one with "
                 "`fedpower node key`"
             ) from None
-        if os.name == "posix" and mode & 0o077:
-            raise InputError(
-                f"identity {place} must be private to its owner but has mode {mode:04o}; run "
-                f"`chmod 600 {place}`, or make a new identity if others may have read it"
-            )
         try:
             key = serialization.load_pem_private_key(text, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
             key = None
         if not isinstance(key, Ed25519PrivateKey):
             raise InputError(f"identity {place} must hold an Ed25519 private key in PEM, got something else")
+        if os.name == "posix" and mode & 0o077:
+            raise InputError(
+                f"identity {place} must be private to its owner but has mode {mode:04o}; run "
+                f"`chmod 600 {place}`, or make a new identity if others may have read it"
+            )
         return cls(key)
 
     def save(self, path: str | os.PathLike[str]) -> None:

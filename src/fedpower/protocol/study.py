@@ -132,6 +132,10 @@ class Study:
         yield not self.is_secure or noise in ("covariance", "clipped"), must
         must = "identities must have different names and keys, got one twice"
         yield len(dict(self.identities)) == len(keys) == len(set(keys)), must
+        must = (
+            "a secure sum must have the public key of every silo, which `fedpower node key` prints, got none"
+        )
+        yield not self.is_secure or bool(keys), must
         must = "an identity must be 64 lower-case hexadecimal digits, as `fedpower node key` prints them"
         yield all(re.fullmatch("[0-9a-f]{64}", key) for key in keys), must
         must = (
