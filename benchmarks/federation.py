@@ -106,13 +106,16 @@ def operations(*, seconds: float = 60.0, rows: int = 100_000) -> Table:
             runner.run(place, resume=False)
             took = time.perf_counter() - start
     return Table(
-        columns=["party, all its processes", "PSS, MB", "of a core"],
+        columns=["what", "measured"],
         rows=[
-            [name, f"{megabytes:.0f}", f"{(busy - began[name][0]) / seconds:.2%}"]
-            for name, (busy, megabytes) in ended.items()
+            *(
+                [f"{name}, idle", f"{megabytes:.0f} MB, {(busy - began[name][0]) / seconds:.2%} of a core"]
+                for name, (busy, megabytes) in ended.items()
+            ),
+            ["a study, from its approval to its report", f"{took:.1f} s"],
         ],
         measured={"idle": [began, ended], "seconds": took},
-        notes=[f"A study from its approval to its report: {took:.1f} s."],
+        notes=["Memory is PSS of all processes of a party."],
     )
 
 

@@ -115,6 +115,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "must hold numbers, got dates or times at row 1",
     ),
     "Polars text": (pl.DataFrame({"a": [1.0, 2.0], "b": [CELL] * 2}), "column 'b' of X must hold numbers"),
+    "a lazy frame": (
+        pl.DataFrame({"a": [1.0]}).lazy(),
+        "X must be rows in memory, got 'LazyFrame'; collect it",
+    ),
     "an array of text": (np.array([["1", CELL]] * 3), "column 1 of X must hold numbers, got text"),
     "an array of objects": (np.array([[1, CELL]] * 3, dtype=object), "column 2 of X must hold numbers"),
     "a list": ([[1.0, CELL], [2.0, CELL]], "column 2 of X must hold numbers, got text at row 1"),

@@ -525,7 +525,7 @@ def _price_rows(shown: dict[str, Any], silo: str) -> list[tuple[str, str]]:
     once = shown.get("epsilon_of_one_attempt")
     study = [(f"this study, {at}", f"{epsilon:.4g}")]
     if once is not None:
-        all_of_them = f"all {shown['attempts_at_most']} attempts, which are rarely needed"
+        all_of_them = f"if all {shown['attempts_at_most']} attempts are needed"
         study = [(f"one attempt at this study, {at}", f"{once:.4g}"), (all_of_them, f"{epsilon:.4g}")]
     return [
         *study,

@@ -214,6 +214,8 @@ class FedPCA(TransformerMixin, BaseEstimator):
         units : array-like of shape (n_samples,), default=None
             The person of each row, if persons are protected. By default the column ``unit`` of a data frame.
         """
+        hint = "collect it, or give it to fit_silos"
+        require(not hasattr(X, "collect"), "X", "rows in memory", type(X).__name__, hint)
         options = with_levels(options_of(self), [X])
         must = "a column or a Person for rows in memory"
         require(options.network is None, "unit", must, self.unit, "give networks to fit_silos")
