@@ -193,10 +193,11 @@ def test_the_operator_sees_on_one_screen_what_leaves_and_at_what_price_before_it
     assert said.exit_code == 0
     digest = read_study(Path("study.toml")).digest
     for shown in ("Study heart, proposed to north", digest, "north, south, east", "one row",
-                  "60 rows, version 1", "What leaves north, with noise unless marked exact\n",
+                  "60 rows, north.csv, version 1", "What leaves north, with noise unless marked exact\n",
                   "; sees all that leaves a silo",
-                  "  covariance, mean row and trace", "100.0%", "about one row by at most 2.7 times",
-                  "spent after this study", "Approve? [y/N]", "Nothing is decided."):  # fmt: skip
+                  "  covariance, mean row and trace", "100.0%", "what one row holds by at most 2.8 times",
+                  "spent after it", "Approve? To refuse it, add --refuse REASON to the command. [y/N]",
+                  "Nothing is decided."):  # fmt: skip
         assert shown in said.stdout
     assert (len(said.stdout.splitlines()), max(map(len, said.stdout.splitlines()))) < (45, 81)
     shown = facts()
@@ -210,7 +211,7 @@ def test_the_operator_sees_on_one_screen_what_leaves_and_at_what_price_before_it
     assert decisions() == []
     assert list(Path().glob("north.inbox/*")) == [], "a file that was only read is not an arrival"
     silo_file(cap=0.5)
-    assert "spent after this study" in run(*APPROVE, "--yes").stdout
+    assert "spent after it" in run(*APPROVE, "--yes").stdout
     refused = run(*APPROVE, "--json", "--yes")
     assert (refused.exit_code, decisions()) == (2, [])
     assert "the ledger cannot pay for this study; until that is solved" in refused.stderr
@@ -222,7 +223,7 @@ def test_a_decision_is_recorded_and_the_last_one_holds(place):
     assert "Error: interrupted, so nothing was decided" in interrupted.stderr
     assert "Approved: signed, and stored in the ledger." in run(*APPROVE, input="y\n").stdout
     assert facts()["approved"] is True
-    assert "It is approved. To refuse it, add --refuse REASON." in succeed(*APPROVE).stdout
+    assert "It is approved.\n" in succeed(*APPROVE).stdout
     assert "No study waits" in succeed(*APPROVE[:3], *APPROVE[4:]).stdout
     said = succeed(*APPROVE[:3], "heart", *APPROVE[4:], "--refuse", "not this year", "--json").stdout
     assert json.loads(said)["approved"] is False
@@ -383,8 +384,8 @@ def test_approval_of_persons_counts_them_and_names_the_column_of_ids(place):
     Path("north.csv").write_text("\n".join([f"{head},patient", *numbered]))
     change_study((r"\[rows\]\n", '[rows]\nunit = "patient"\n'))
     said = run(*APPROVE, input="n\n").stdout
-    for shown in ("one person with all rows, by column 'patient'", "30 persons with 60 rows, version 1",
-                  "number of persons, exact", "about one person with all rows by at"):  # fmt: skip
+    for shown in ("what one person holds in all rows, by column 'patient'", "30 persons with 60 rows, ",
+                  "number of persons, exact", "about what one person holds in all rows by at"):  # fmt: skip
         assert shown in re.sub(r"\s+", " ", said)
 
 
@@ -420,7 +421,7 @@ def test_what_leaves_is_said(place, changes, leaves):
     change_study(*changes)
     asked = facts()
     shown, is_exact = asked["leaves"], "inf" in str(changes)
-    assert asked["protects"].startswith("nobody" if is_exact else "one row, not a person")
+    assert asked["protects"].startswith("nobody" if is_exact else "what one row holds, not what a person")
     assert asked["sent"] == ("exact, without noise" if is_exact else "with noise unless marked exact")
     said = [one["what"] for one in shown]
     assert said[0] == "number of rows, exact"
@@ -459,7 +460,7 @@ def test_approval_of_a_secure_sum_speaks_of_masks_and_of_all_attempts(here):
     kit_for("north")
     silo_file()
     shown = facts()
-    assert shown["sent"] == "in 3 attempts at most, with noise and under masks unless marked exact"
+    assert shown["sent"] == "in 3 attempts together, with noise and under masks unless marked exact"
     assert shown["epsilon_of_one_attempt"] == pytest.approx(1.0, abs=1e-6)
     assert (shown["attempts_at_most"], shown["attempts_charged_so_far"]) == (3, 0)
     assert shown["epsilon_of_this_study"] == pytest.approx(1.81, abs=0.01)

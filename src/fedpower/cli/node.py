@@ -412,7 +412,7 @@ def approve(
         if not (decided or as_json or shown["approved"]):
             signal.signal(signal.SIGINT, signal.default_int_handler)  # which reading rows may have replaced
             try:
-                decided = yes = click.confirm("Approve?", default=False)
+                decided = yes = click.confirm(f"Approve? {_TO_REFUSE}", default=False)
             except click.Abort:
                 raise click.Abort("interrupted, so nothing was decided") from None
         if decided:
@@ -425,11 +425,11 @@ def approve(
         else:
             done = f"{'Approved' if yes else 'Refused'}: signed, and stored in the ledger."
             waits = "It is approved" if shown["approved"] else "Nothing is decided"
-            stays = "It stays refused." if shown["approved"] is False else f"{waits}. {_TO_REFUSE}"
+            stays = "It stays refused." if shown["approved"] is False else f"{waits}."
             say(done if decided else stays)
 
 
-_TO_REFUSE = "To refuse it, add --refuse REASON."
+_TO_REFUSE = "To refuse it, add --refuse REASON to the command."
 
 
 def _asked(inbox: Any, study: str | None) -> Any:
@@ -456,6 +456,7 @@ def _reviewed(read: Any, signatures: Any, inbox: Any, own: Any) -> tuple[dict[st
         shown["against_the_rules"] = list(inbox.objections(read, signatures))
     try:
         with open_silo(read, own) as silo:
+            shown["data"] = "a query" if own.data.path is None else own.data.path
             shown |= review_rows(silo, own.data.version) | {"leaves": leaving(silo)} | price(silo)
     except FedpowerError as error:
         return shown, str(error)
@@ -469,18 +470,19 @@ def _print_review(shown: dict[str, Any], silo: str) -> None:
         "silos": f"{', '.join(shown['silos'])}; at least {shown['goes_on_with']} must answer",
         "coordinator": f"{shown['coordinator']}; sees {shown['coordinator_sees']}",
         "result": "goes to the runner, who starts the study",
-        "signed by": "\n".join(shown["signed_by"]) or "nobody",
+        "signed by": "\n".join(shown["signed_by"]) or "nobody: compare the hash with what was agreed",
         "protects": shown["protects"],
     }
     if keys := shown["keys"]:
-        asked["trusts"] = f"at most {count(shown['colluders'], 'silo')} to collude with the coordinator"
-        asked["keys"] = "\n".join(f"{key} {name}" for name, key in keys.items())
+        helping = count(shown["colluders"], "silo")
+        asked["assumes"] = f"that at most {helping} will help the coordinator, and these keys:"
+        asked["keys"] = "\n".join(f"{name}:\n{key}" for name, key in keys.items())
     name = "nodes" if "nodes" in shown else "columns"
     asked[name] = "\n".join(shown["rules"]) or ", ".join(and_more(shown[name], MOST_NAMED))
     things = ("person", "row", "network")
     sizes = [count(shown[f"{thing}s"], thing) for thing in things if f"{thing}s" in shown]
     if sizes:
-        asked["your data"] = f"{' with '.join(sizes)}, version {shown['data_version']}"
+        asked["your data"] = f"{' with '.join(sizes)}, {shown['data']}, version {shown['data_version']}"
     if against := shown.get("against_the_rules"):
         asked["your rules"] = f"do not approve it: {'; '.join(against)}"
     asked |= {"decided": shown["decided"]} if "decided" in shown else {}
@@ -509,13 +511,19 @@ def _print_review(shown: dict[str, Any], silo: str) -> None:
     click.echo()
     print_table("Price", ("what", "ε"), _price_rows(shown, silo), numbers=["ε"])
     if (epsilon := shown["epsilon_of_this_study"]) is not None:
-        change = f"the odds of any guess about {shown['protects'].partition(',')[0]}"
+        guess, most = shown["protects"].partition(",")[0], _rounded_up(math.exp(min(epsilon, 700)))
         say(
-            f"What leaves changes {change} by at most {math.exp(min(epsilon, 700)):,.2g} times, except with "
+            f"What leaves changes the odds of any guess about {guess} by at most {most} times, except with "
             f"probability {shown['delta']:g}."
         )
     else:
         say("Exact sums can show single values, as of outliers or where rows are few.", alarming=True)
+
+
+def _rounded_up(value: float) -> str:
+    """Return a number of at least 1 to two digits, and not less than it is."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.ceil(value / unit - 1e-9) * unit:,.10g}"
 
 
 def _price_rows(shown: dict[str, Any], silo: str) -> list[tuple[str, str]]:
@@ -523,13 +531,15 @@ def _price_rows(shown: dict[str, Any], silo: str) -> list[tuple[str, str]]:
         return [("this study: NOT private", "∞")]
     epsilon, at = shown["epsilon_of_this_study"], f"at δ = {shown['delta']:g}"
     once = shown.get("epsilon_of_one_attempt")
-    study = [(f"this study, {at}", f"{epsilon:.4g}")]
+    study = [(f"this study, charged once, {at}", f"{epsilon:.4g}")]
     if once is not None:
         all_of_them = f"if all {shown['attempts_at_most']} attempts are needed"
         study = [(f"one attempt at this study, {at}", f"{once:.4g}"), (all_of_them, f"{epsilon:.4g}")]
+    after = "spent after it" + ("" if once is None else ", at most")
+    after += "; ε add up to less" if shown["spent_before"] else ""
     return [
         *study,
         (f"spent by {silo} so far", f"{shown['spent_before']:.4g}"),
-        (f"spent after this study{'' if once is None else ', at most'}", f"{shown['spent_after']:.4g}"),
-        (f"cap of the ledger, at δ = {shown['delta_of_the_cap']:g}", f"{shown['cap']:g}"),
+        (after, f"{shown['spent_after']:.4g}"),
+        (f"cap: more is refused, at δ = {shown['delta_of_the_cap']:g}", f"{shown['cap']:g}"),
     ]

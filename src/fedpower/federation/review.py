@@ -19,7 +19,7 @@ from fedpower.rules.rules import Rule
 from fedpower.sums.survey import ONLY_YOU, cells_warnings, units_warning
 
 _UNITS = {
-    "": "one row, not a person with several",
+    "": "what one row holds, not what a person with several rows holds",
     "edge": "one edge of the network, present or absent",
     "row": "one row of the network",
 }
@@ -73,13 +73,12 @@ def review(study: StudyFile, signed_by: Collection[str]) -> dict[str, Any]:
     terms = study.terms()[0]
     unit = _UNITS[terms.network]
     if terms.unit:
-        unit = "one person with all rows"
-        unit += f", {terms.rows_per_unit} at most" if terms.rows_per_unit > 1 else ""
-        unit += f", by column {terms.unit!r}"
+        most = f"{terms.rows_per_unit} rows at most" if terms.rows_per_unit > 1 else "all rows"
+        unit = f"what one person holds in {most}, by column {terms.unit!r}"
     sent, seen = "with noise unless marked exact", "all that leaves a silo"
     if terms.is_secure:
         most = count(terms.attempts, "attempt")
-        sent = f"in {most} at most, with noise and under masks unless marked exact"
+        sent = f"in {most} together, with noise and under masks unless marked exact"
         seen = "the sum of the silos, and what is marked exact"
     elif not terms.is_private:
         unit, sent = "nobody: this study is NOT private", "exact, without noise"
@@ -189,7 +188,7 @@ def _query_in_words(label: str, study: Study) -> str:
         "bins": "counts of cells by size: column ranges",
         "zoom": "counts of cells by size: narrow column ranges",
         "means": "sums of cells: means and spreads",
-        "norms": "counts of rows by length",
+        "norms": "counts of rows by distance from the center",
     }
     return words.get(kind, label)
 
