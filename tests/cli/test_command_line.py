@@ -12,7 +12,7 @@ from hospitals import EXACT, run, succeed
 
 from fedpower import __version__, load
 from fedpower.cli import COMMANDS
-from fedpower.cli.console import exit_status, reported
+from fedpower.cli.console import exit_status, print_table, reported, say
 
 HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas")
 
@@ -92,6 +92,15 @@ def test_a_file_of_other_options_is_refused(here, text):
     said = run("fit", "north.csv", "--config", "fit.toml")
     assert said.exit_code == 2
     assert "fit.toml must" in said.stderr
+
+
+def test_what_others_sent_cannot_steer_a_terminal(capsys):
+    sent = "a\x1b[2J\u202eb\u00a0é\r"
+    say(sent, alarming=True)
+    print_table(sent, [sent], [[sent]])
+    printed = capsys.readouterr().out
+    assert [part for part in ("\x1b[2J", "\u202e", "\r") if part in printed] == []
+    assert printed.count("b\u00a0é") == 4
 
 
 def test_an_unexpected_error_names_the_way_to_see_more(here, monkeypatch):

@@ -543,7 +543,7 @@ def test_a_reply_that_is_none_or_an_error_is_reported_in_a_sentence_that_steers_
     assert status == {
         "run": {"reason": "a\ufffd[2J", "rounds": [{"kind": "b\ufffd", "silent\ufffd": ["c\ufffd", 1.5]}]}
     }
-    for reply in (b"", b"[1]\n", b"\xff\xfe\n"):
+    for reply in (b"", b"[1]\n", b"\xff\xfe\n", b'{"a":' * 5000 + b"\n"):
         with pytest.raises(ProtocolError, match="must run fedpower, got something else"):
             Answering(reply).session().status()
     for links in (Answering(), Answering(b'{"connected": []}\n', late=1)):
@@ -564,4 +564,6 @@ def test_a_result_is_fetched_piece_by_piece_into_its_folder_and_nowhere_else(tmp
         listed = json.dumps({"files": {name: 1}}).encode() + b"\n"
         with pytest.raises(ProtocolError, match="must be plain files, got a path"):
             Answering(listed, b"{}\nx").session().fetch(RUN, place)
+    with pytest.raises(ProtocolError, match=r"a result must have at most 4\.29 GB, got"):
+        Answering(b'{"files": {"a": 4000000000, "b": 4000000000}}\n').session().fetch(RUN, place)
     assert list(tmp_path.iterdir()) == [place]

@@ -431,6 +431,17 @@ def test_a_half_written_end_is_sound_and_is_completed(path, folder, share, is_ne
     refused(path, "line")
 
 
+def test_a_file_that_was_emptied_is_noticed_before_another_line(path, folder):
+    with Ledger.open(path) as ledger:
+        log = EventLog(folder, ledger)
+        log.add("started")
+        assert log.is_sound
+        os.truncate(files_in(folder)[-1], 0)
+        assert not log.is_sound
+        with pytest.raises(LedgerError, match="must end where its ledger says but does not"):
+            log.add("stopped")
+
+
 @pytest.mark.slow
 def test_killed_again_and_again_no_line_that_was_added_is_lost_and_no_charge_has_two(path, tmp_path):
     acknowledged = tmp_path / "added"

@@ -91,6 +91,19 @@ def test_one_kind_of_message_is_taken_from_each_peer():
     wait_for(lambda: line.close.called, "the end of a connection that sends nothing else")
 
 
+def test_who_is_no_party_is_not_remembered_nor_a_long_greeting_read():
+    made, _ = links("coordinator", {"north": "answer"})
+    line = Mock(sfm_endpoint=None)
+    line.conn.configure_mock(name="CN1")
+    for name in ("north.x0", "west", "", None, ["north"]):
+        made.update_endpoint(line, {"endpoint_name": name})
+    greeting = bytearray(5000)
+    greeting[6] = Types.HELLO
+    made.process_frame_task(line, bytes(greeting))
+    assert made.sfm_endpoints == {}
+    assert made._refusals["CN1"] == 6
+
+
 @pytest.mark.federation
 def test_idle_links_stay_connected(tmp_path, monkeypatch):
     """Each end asks whether the other is there, more often than gRPC's servers like by default."""

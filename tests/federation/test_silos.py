@@ -10,6 +10,7 @@ import sqlite3
 import struct
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
@@ -548,8 +549,73 @@ def test_rows_that_do_not_fit_a_study_look_like_a_study_that_waits_and_stop_all_
         assert asked(vault, 0.25).startswith("refused")
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_rows_that_no_longer_fit_a_study_that_rules_approved_before_stop_the_rules_too(
+    study, tmp_path, caplog, asks
+):
+    """A process that was killed while it read rows leaves the approval behind."""
+    with open_vault(
+        study.federation, write_silo(tmp_path, more=f"[approve]\nepsilon = 1.0\n{SIGNED}")
+    ) as vault:
+        signer = KEYS["south"]
+        signed = {signer.public: signer.sign(message_to_sign(study)).hex()}
+        vault.inbox.add(Propose(content=study.content, signatures=signed))
+        made = vault.inbox.by_rule(study)
+        assert made is not None, "the rules approve it"
+        change_rows(tmp_path, moved_cell(np.nan))
+        if asks:
+            refusal = decode(vault.answer(encode(question(study)))).body
+            assert isinstance(refusal, Refusal)
+            assert refusal.reason.startswith("a study must be approved by this silo's operator")
+        else:
+            assert standing(vault, study, **signed) == "waiting"
+        assert vault._ledger.decisions()[-1].stops_rules
+        assert standing(vault, study, **signed) == "waiting"
+        assert charged(vault) == 0
+
+
+def test_a_signed_study_of_other_silos_is_no_matter_of_this_one(vault, tmp_path):
+    with tempfile.TemporaryDirectory() as folder:
+        others = write_study(Path(folder), silos={"names": ["south", "east"]}, rounds={"min_silos": 2})
+    said = standing(vault, others)
+    assert said.startswith("unable"), said
+    assert vault._ledger.decisions() == []
+    assert vault.status.n_waiting == 1
+
+
+def test_a_key_has_one_spelling_and_what_rules_name_is_not_crowded_out(study, tmp_path):
+    trusted = KEYS["south"]
+    content = message_to_sign(study)
+    with open_vault(
+        study.federation, write_silo(tmp_path, more=f"[approve]\nepsilon = 0.1\n{SIGNED}")
+    ) as vault:
+        others = {made.public: made.sign(content).hex() for made in (Identity.new() for _ in range(100))}
+        spelled = {trusted.public.upper(): trusted.sign(content).hex(), f"{trusted.public} ": "00"}
+        assert standing(vault, study, **spelled) == "waiting"
+        assert vault.inbox.signatures(study) == {}
+        assert standing(vault, study, **others) == "waiting"
+        assert standing(vault, study, **{trusted.public: trusted.sign(content).hex()}) == "waiting"
+        held = vault.inbox.signatures(study)
+        assert (len(held), trusted.public in held) == (100, True)
+
+
+def test_nobody_can_fill_the_log_with_refusals_and_arrivals(vault, study, monkeypatch):
+    proposals = [Propose(content=study.content), Propose(content={})]
+    before = vault._ledger.log_head.lines
+    for number in range(30):
+        vault.answer(encode(question(study, study="0" * 64)))
+        vault.answer(encode(question(study, proposals[number % 2])))
+    assert vault._ledger.log_head.lines <= before + 2
+    asked = question(study, AskQuery(index=0, label="a" * 257))
+    assert vault.answer(encode(asked)) == b"", "a label has an end"
+    vault._arrivals.extend([time.monotonic()] * 100)
+    said = standing(vault, read_study_with(study, epsilon=0.25))
+    assert said == "unable: at most 100 studies must arrive in an hour, got one more"
+
+
 def test_what_is_no_study_of_this_federation_is_not_kept_and_an_inbox_has_an_end(vault, study, monkeypatch):
-    for content in ({}, {"name": "a study"}, study.content | {"rules": {"\x1b[2J": "number"}}):
+    steering: list[dict[str, Any]] = [{"\x1b[2J": "number"}, {"age": {"missing_words": ["NA\x1b[2J"]}}]
+    for content in ({}, {"name": "a study"}, *(study.content | {"rules": rules} for rules in steering)):
         body = decode(vault.answer(encode(question(study, Propose(content=content))))).body
         assert body == Standing(state="unable", reason=NOT_YOURS)
     other = read_study_with(study, port=9)
@@ -558,7 +624,7 @@ def test_what_is_no_study_of_this_federation_is_not_kept_and_an_inbox_has_an_end
         strangers = write_study(Path(folder), silos={"names": ["north", "west"]}, rounds={"deadline": 9.0})
     assert standing(vault, strangers).startswith("unable")
     assert vault.inbox.study(study.digest).port == study.port
-    assert {path.stem for path in vault.inbox.folder.iterdir()} == {study.digest}
+    assert {path.stem for path in vault.inbox.folder.glob("*.study")} == {study.digest}
     monkeypatch.setattr(inbox_module, "MOST_WAITING", 1)
     monkeypatch.setattr(inbox_module, "_MOST_DECIDED", 1)
     assert standing(vault, read_study_with(study, epsilon=0.25)) == "waiting"
@@ -570,7 +636,7 @@ def test_what_is_no_study_of_this_federation_is_not_kept_and_an_inbox_has_an_end
         assert standing(vault, decided) == "waiting"
         vault.inbox.decide(decided, approved=False, reason="not this year")
     assert standing(vault, study) == "waiting"
-    assert len(list(vault.inbox.folder.iterdir())) == 2
+    assert len(list(vault.inbox.folder.glob("*.study"))) == 2
 
 
 @pytest.mark.parametrize("epsilon", [1e-300, 1e9])
@@ -728,6 +794,8 @@ def test_a_vault_survives_what_it_did_not_foresee(vault, study, caplog):
     for name in (64 * "0", 64 * "1"):
         shutil.copy(vault.inbox.folder / f"{study.digest}.study", vault.inbox.folder / f"{name}.study")
     (vault.inbox.folder / f"{64 * '0'}.study").write_bytes(b"of an earlier version")
+    assert vault.inbox.waiting()[0].digest == study.digest, "what is damaged is not shown"
+    (vault.inbox.folder / "version").write_text("0.1")
     Inbox(study.federation, vault._own, vault._ledger)
     assert vault.status.n_waiting == 0
     place = vault.inbox.folder / f"{study.digest}.study"

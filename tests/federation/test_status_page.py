@@ -130,6 +130,9 @@ def test_a_result_is_that_of_the_run_in_progress_or_of_the_last_one(study):
 # --- the server ---
 
 
+UNFIT = "the coordinator must run the same version of fedpower, got a reply that does not fit."
+
+
 class Served:
     """A page that is served, over a session that a test scripts."""
 
@@ -202,6 +205,15 @@ def test_the_report_is_made_once_from_the_numbers_that_the_coordinator_sends(pag
     page.session.has_result = True  # of the last run, of which the coordinator knows no more
     assert page.status()["report"] is True
     assert page.session.fetched == [RUN, "f" * 16]
+
+
+@pytest.mark.parametrize("change", [{"rounds": [{}]}, {"standings": {}}, {"open": 3}])
+def test_a_reply_that_does_not_fit_is_a_sentence_and_the_page_goes_on(page, study, change):
+    page.session.run = run_state(study)
+    before = page.status()
+    page.session.run = run_state(study) | change
+    after = page.status()
+    assert (after["problem"], after["facts"]) == (UNFIT, before["facts"])
 
 
 def test_while_the_coordinator_is_away_the_page_shows_how_the_study_stood_and_then_goes_on(page, study):

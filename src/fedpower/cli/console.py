@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpower.exceptions import CellError, FedpowerError
+from fedpower.exceptions import CellError, FedpowerError, is_showable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,13 +48,20 @@ def console(*, stderr: bool = False) -> "Console":
 def say(*lines: str, alarming: bool = False, err: bool = False, hanging: int = 0) -> None:
     """Print lines of text; a terminal breaks them between words, and indents what follows."""
     is_terminal, width = (sys.stderr if err else sys.stdout).isatty(), shutil.get_terminal_size().columns
-    for line in (part for text in lines for part in text.split("\n")):
+    for line in (part for text in lines for part in printable(text).split("\n")):
         if is_terminal:
             indent = " " * (hanging or len(line) - len(line.lstrip()))
             line = textwrap.fill(  # noqa: PLW2901
                 line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
             )
         click.echo(click.style(line, fg="red", bold=True) if alarming else line, err=err)
+
+
+def printable(text: str) -> str:
+    """Return a text that cannot steer a terminal, whoever sent a part of it."""
+    if text.isascii() and text.isprintable():  # as nearly all are
+        return text
+    return "".join(one if one == "\n" or is_showable(one) else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def print_table(
@@ -67,9 +74,9 @@ def print_table(
     shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for heading in headings:
         is_number = heading in numbers
-        shown.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number)
+        shown.add_column(printable(heading), justify="right" if is_number else "left", no_wrap=is_number)
     for row in rows:
-        shown.add_row(*row)
+        shown.add_row(*map(printable, row))
     screen = console()
     with screen.capture() as drawn:
         screen.print(Padding.indent(shown, 2))

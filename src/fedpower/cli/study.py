@@ -33,7 +33,7 @@ from fedpower.federation.kits import Kit
 from fedpower.federation.local import local_federation, rehearsal_data
 from fedpower.federation.processes import wait_for_signal
 from fedpower.federation.review import rules_in_words
-from fedpower.federation.runner import Runner, last_runs, open_session
+from fedpower.federation.runner import Runner, last_runs, open_session, understood
 from fedpower.federation.study_file import PAGE, RUNNER, STATUS, StudyFile, read_study, to_toml
 from fedpower.federation.study_status import in_words, study_facts
 from fedpower.files import new_file, new_folder, write_whole
@@ -320,13 +320,13 @@ def status(study: Path, *, kit: Path | None, serve: bool, port: int | None, as_j
             _say(f"study {read.name} is shown at {address} until Ctrl-C")
             wait_for_signal(until=lambda: page.update(session), every=1.0)
         return
-    with open_session(opened, STATUS) as session:
+    with open_session(opened, STATUS) as session, understood():
         last = last_runs(opened).get(read.digest)
         facts = study_facts(read, session.status(last), last)
+        words = in_words(facts)
     if as_json:
         print_json(facts)
         return
-    words = in_words(facts)
     print_table(f"Study {read.name} ({read.digest[:12]})", *words["silos"])
     say(words["sentence"], *(f"{name}: {value}" for name, value in words["summary"].items()))
     if facts["result"] is not None:

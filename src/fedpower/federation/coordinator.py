@@ -57,6 +57,7 @@ _RETURN_S = 5.0  # how long a round waits for a silo that is not connected
 _ASK_AGAIN_S = 1.0  # how often a silo is asked whether its operator has decided
 _ABSENT = Standing(state="absent")
 KEPT_RUNS = 20  # of the coordinator's folders of runs
+_MOST_CALLS = 16  # at once
 _MOST_SENDINGS = 4  # how often a question is sent to a silo that loses its connection again and again
 
 
@@ -406,6 +407,7 @@ class CoordinatorService:
         self.kit, self.federation = kit, kit.federation
         self._run: RunThread | None = None
         self._starting = threading.Lock()
+        self._calls_at_once = threading.BoundedSemaphore(_MOST_CALLS)
         self._calls = {
             "status": self._status,
             "start": self._start,
@@ -444,7 +446,10 @@ class CoordinatorService:
 
     def _take(self, peer: str, kind: str, number: int, content: bytes) -> None:
         if kind == CALL:
-            threading.Thread(target=self._answer_call, args=(peer, number, content), daemon=True).start()
+            if len(content) > MOST_HEADER_BYTES or not self._calls_at_once.acquire(blocking=False):
+                logger.warning("refused a call of %s: too long, or too many at once", peer)
+                return
+            threading.Thread(target=self._answer_one, args=(peer, number, content), daemon=True).start()
         elif self._run is not None:
             self._run.questions.take(peer, number, content)
 
@@ -453,6 +458,12 @@ class CoordinatorService:
             logger.info("%s %s", peer, "connected" if connected else "disconnected")
         if connected and self._run is not None:
             self._run.questions.resend(peer)
+
+    def _answer_one(self, *call: Any) -> None:
+        try:
+            self._answer_call(*call)
+        finally:
+            self._calls_at_once.release()
 
     def _answer_call(self, peer: str, number: int, content: bytes) -> None:
         more = b""

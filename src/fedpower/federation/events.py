@@ -112,7 +112,7 @@ class EventLog:
             why = "the ledger is an older copy, or somebody added lines"
             hint = "put back the newest ledger, and never go on with an older one"
             raise LedgerError(f"{must}: {why}; {hint}")
-        if 0 < size < head.start:
+        if path.exists() and size < head.start:
             hint = "see `fedpower ledger verify`, and move the files of the log to a safe place to go on"
             raise LedgerError(f"{path} must end where its ledger says but does not; {hint}")
 

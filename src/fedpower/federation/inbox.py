@@ -1,13 +1,15 @@
 """A silo's inbox: studies that were proposed to it, and what its operator or its standing rules decided."""
 
+import contextlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+import fedpower
 from fedpower.exceptions import FedpowerError, InputError, LedgerError, ProtocolError
 from fedpower.federation.silo_file import SiloFile
 from fedpower.federation.study_file import Federation, StudyFile, proposed_study, read_study
@@ -20,6 +22,7 @@ from fedpower.protocol.study import worst_epsilon
 
 MOST_WAITING, _MOST_DECIDED = 100, 20  # studies in an inbox: a silo that restarts continues with them
 _LONGEST_REASON = 300
+_KEY, _SIGNATURE = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{128}")
 # What names a study by its hash: a study may have another's hash, or its beginning, as its name
 _HASH = re.compile(r"[0-9a-f]{12,64}")
 
@@ -37,9 +40,14 @@ class Inbox:
         """Return a study of this federation, and all signatures of it that this silo has."""
         study = proposed_study(proposal.content)
         self._federation.check(study)
+        if self._own.name not in study.silos:
+            must = f"a study must name silo {self._own.name!r} to be proposed to it"
+            raise ProtocolError(f"{must}, got {', '.join(study.silos)}")
         signatures = signed_by(study, proposal.signatures)
         if study in self:  # which its operator may have signed, or got signed
-            signatures = dict(list((signatures | self.signatures(study)).items())[-MOST_SIGNATURES:])
+            signatures |= self.signatures(study)
+            wanted = () if self._own.approve is None else self._own.approve.signed_by
+            signatures = dict(sorted(signatures.items(), key=lambda one: one[0] in wanted)[-MOST_SIGNATURES:])
         return study, signatures
 
     def add(self, proposal: Propose) -> StudyFile:
@@ -60,11 +68,11 @@ class Inbox:
 
     def waiting(self) -> list[StudyFile]:
         """Return the studies without a decision, the one that arrived last first."""
-        return [_read(path) for path in self._undecided()]
+        return list(_readable(self._undecided()))
 
     def find(self, word: str) -> StudyFile:
         """Return the one study with this name, or with a hash that begins so."""
-        studies = map(_read, self._paths())
+        studies = _readable(self._paths())
         by_hash = _HASH.fullmatch(word)
         found = [one for one in studies if (one.digest.startswith(word) if by_hash else one.name == word)]
         if len(found) != 1:
@@ -152,6 +160,9 @@ class Inbox:
 
     def _tidy(self) -> None:
         """Forget studies that have another hash in this version of fedpower; they are proposed again."""
+        kept_by = self.folder / "version"
+        if not self.folder.exists() or (kept_by.exists() and kept_by.read_text() == fedpower.__version__):
+            return
         for path in self._paths():
             try:
                 same = _read(path).digest == path.stem
@@ -159,6 +170,7 @@ class Inbox:
                 same = False
             if not same:
                 path.unlink()
+        write_whole(kept_by, fedpower.__version__, private=True)
 
     def _is_own(self, made: Decision) -> bool:
         return made.key == self._identity.public and _is_signed(made.key, made.signature, made.signed)
@@ -167,10 +179,20 @@ class Inbox:
         return self.folder / f"{digest}.study"
 
     def _paths(self) -> list[Path]:
-        return sorted(self.folder.glob("*.study"), key=lambda path: path.stat().st_mtime, reverse=True)
+        found = []
+        for path in self.folder.glob("*.study"):
+            with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+                found.append((path.stat().st_mtime, path))
+        return [path for _, path in sorted(found, reverse=True)]
 
     def _undecided(self) -> list[Path]:
         return [path for path in self._paths() if self.decision(path.stem) is None]
+
+
+def _readable(paths: Iterable[Path]) -> Iterator[StudyFile]:
+    for path in paths:
+        with contextlib.suppress(FedpowerError, OSError):  # damaged, or removed in the meantime
+            yield _read(path)
 
 
 def _read(path: Path) -> StudyFile:
@@ -202,11 +224,10 @@ def signed_by(study: StudyFile, signatures: Mapping[str, str]) -> dict[str, str]
 
 
 def _is_signed(key: str, signature: str, content: bytes) -> bool:
-    """Return whether a signature holds; both are hexadecimal digits, or else it does not."""
-    try:
-        return is_signed(bytes.fromhex(key), bytes.fromhex(signature), content)
-    except ValueError:
+    """Return whether a signature holds; key and signature have one spelling each."""
+    if not (_KEY.fullmatch(key) and _SIGNATURE.fullmatch(signature)):
         return False
+    return is_signed(bytes.fromhex(key), bytes.fromhex(signature), content)
 
 
 def proposal_in(study: Path) -> Propose:

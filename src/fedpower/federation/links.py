@@ -34,7 +34,7 @@ from nvflare.fuel.f3.drivers.net_utils import parse_url
 from nvflare.fuel.f3.endpoint import Endpoint, EndpointMonitor, EndpointState
 from nvflare.fuel.f3.message import Message, MessageReceiver
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
-from nvflare.fuel.f3.sfm.constants import Types
+from nvflare.fuel.f3.sfm.constants import HandshakeKeys, Types
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 
 from fedpower.exceptions import InputError
@@ -51,6 +51,8 @@ FRAME_BYTES = 4096  # more than FLARE adds to a message: a prefix, two headers a
 # How often each end of a connection asks whether the other is there, and how long it waits
 _PING_MS = 10_000
 _MOST_CONNECTIONS = 4  # of one party at a time: its own, and old ones that are about to close
+_NO_PARTY = "it is not a party that may send messages here"
+_LONGEST_NAME = 64  # of a stranger, in the log
 _MOST_REFUSALS = 50  # after so many refused messages a connection is closed
 _TYPE_BYTE = 6  # where a frame has its type
 _CREDENTIALS = "fedpower credentials"  # the parameter with what makes a connection's credentials
@@ -166,10 +168,18 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
     def process_frame_task(self, sfm_conn: SfmConnection, frame: Any) -> None:
         """Read a frame; data of a connection that has not identified itself are refused."""
         greeting = frame[_TYPE_BYTE : _TYPE_BYTE + 1] in _GREETINGS
-        if sfm_conn.sfm_endpoint is None and not greeting:
+        if (sfm_conn.sfm_endpoint is None and not greeting) or (greeting and len(frame) > FRAME_BYTES):
             self._refuse(sfm_conn.conn, _peer_cn(sfm_conn.conn) or "a stranger", "it did not identify itself")
         else:
             super().process_frame_task(sfm_conn, frame)
+
+    def update_endpoint(self, sfm_conn: SfmConnection, data: dict[str, Any]) -> None:
+        """Take the peer that a connection says it is; others than our own parties are not remembered."""
+        name = data.get(HandshakeKeys.ENDPOINT_NAME)
+        if isinstance(name, str) and name in self._accepts:
+            super().update_endpoint(sfm_conn, data)
+        else:
+            self._refuse(sfm_conn.conn, f"{name}"[:_LONGEST_NAME], _NO_PARTY)
 
     def handle_new_connection(self, connection: Connection) -> None:
         with self.lock:
@@ -196,7 +206,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         """Return why a message must be refused; nothing of it is quoted."""
         headers, kind = message.headers, self._accepts.get(peer)
         if kind is None:
-            return "it is not a party that may send messages here"
+            return _NO_PARTY
         if app_id != APP:
             return "its message is for FLARE's own programs, which do not run here"
         if not isinstance(headers, dict) or headers.keys() != {"kind", "number"}:

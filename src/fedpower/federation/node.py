@@ -134,8 +134,8 @@ class Node:
         os._exit(1)
 
     def _take(self, peer: str, kind: str, number: int, content: bytes) -> None:
-        if not content:  # which would ask the vault for its status
-            logger.warning("refused an empty question")
+        if not 0 < len(content) <= MOST_BYTES:  # an empty one would ask the vault for its status
+            logger.warning("refused a question of %s bytes", len(content))
             return
         try:
             self._questions.put_nowait((number, content))

@@ -17,6 +17,7 @@ from typing import IO, Any
 PROGRAM = "fedpower"  # the module that a party's process runs
 _LIFELINE = "FEDPOWER_LIFELINE"  # a variable that says: standard input is open while the starter lives
 _STOP_S, _POLL_S = 10.0, 0.1
+_LONGEST_RECORD = 20_000  # letters: others must not fill the disk with one message
 
 
 def start_process(
@@ -58,7 +59,7 @@ class _Formatter(logging.Formatter):
     """Keeps what another party sent from looking like a line of the log, or a command to a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        lines = super().format(record).split("\n")
+        lines = super().format(record)[:_LONGEST_RECORD].split("\n")
         shown = ["".join(one if one.isprintable() else ascii(one)[1:-1] for one in line) for line in lines]
         return "\n    ".join(shown)
 

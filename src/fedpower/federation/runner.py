@@ -13,17 +13,18 @@ from typing import Any
 
 import msgspec
 
-from fedpower.exceptions import ProtocolError
+from fedpower.exceptions import FedpowerError, ProtocolError
 from fedpower.federation.kits import Kit, write_private
 from fedpower.federation.study_file import COORDINATOR, RUNNER, StudyFile
 from fedpower.federation.study_status import who_waits
 from fedpower.protocol.receiving import cleaned
-from fedpower.report.text import count
+from fedpower.report.text import count, human_bytes
 
 Standings = Mapping[str, Mapping[str, str]]  # where a proposal stands, by silo
 _CONNECT_S = 10.0
 _POLL_S = 0.2
 _MOST_REPLY_BYTES = 64 * 2**20  # more than a piece of a result, or the record of a run
+_MOST_RESULT_BYTES = 4 * 2**30
 _IDLE_STARTS = 6  # a run is given up after so many starts in a row in which no round was closed
 LAST_RUNS = "last_runs.json"  # by the hash of a study, the run that --resume continues
 
@@ -68,6 +69,8 @@ class CoordinatorSession:
 
     def fetch(self, run: str, destination: Path) -> None:
         reply, _ = self._call("fetch", run=run)
+        if sum(reply["files"].values()) > _MOST_RESULT_BYTES:
+            raise ProtocolError(f"a result must have at most {human_bytes(_MOST_RESULT_BYTES)}, got more")
         for name, size in reply["files"].items():
             if Path(name).name != name or name in ("", ".."):
                 raise ProtocolError("a result must be plain files, got a path; do not trust it")
@@ -97,12 +100,24 @@ class CoordinatorSession:
         head, _, rest = reply.partition(b"\n")
         try:
             facts = _cleaned(msgspec.json.decode(head, type=dict[str, Any]))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             must = "the coordinator must run fedpower"
             raise ProtocolError(f"{must}, got something else; compare versions") from None
         if "error" in facts:
             raise ProtocolError(facts["error"])
         return facts, rest
+
+
+@contextlib.contextmanager
+def understood() -> Iterator[None]:
+    """Refuse, in one sentence, a reply that has other contents than this version's."""
+    try:
+        yield
+    except FedpowerError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        must = "the coordinator must run the same version of fedpower"
+        raise ProtocolError(f"{must}, got a reply that does not fit") from None
 
 
 def _cleaned(value: Any) -> Any:
@@ -165,7 +180,7 @@ class Runner:
 
     def _follow(self, run: str, destination: Path) -> dict[str, Any]:
         """Return the state in which a run ended, its result fetched; nothing where it was lost."""
-        with open_session(self.kit, patience=max(self.patience, _CONNECT_S)) as session:
+        with open_session(self.kit, patience=max(self.patience, _CONNECT_S)) as session, understood():
             try:
                 session.start(run, self.study, self.signatures)
                 end, waiting = time.monotonic() + self.patience, "nobody so far"

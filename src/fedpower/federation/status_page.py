@@ -12,7 +12,7 @@ import msgspec
 
 from fedpower.exceptions import FedpowerError, InputError
 from fedpower.federation.health import Server
-from fedpower.federation.runner import CoordinatorLostError, CoordinatorSession
+from fedpower.federation.runner import CoordinatorLostError, CoordinatorSession, understood
 from fedpower.federation.study_file import StudyFile
 from fedpower.federation.study_status import in_words, study_facts
 from fedpower.report.page import rendered, result_page
@@ -50,9 +50,12 @@ class StatusPage:
         problem = None
         try:
             last = self._last_run()
-            self._facts = study_facts(self._study, session.status(last), last)
-            if self._facts["result"] not in (None, self._reported):
-                self._report(session, self._facts["result"])
+            with understood():
+                facts = study_facts(self._study, session.status(last), last)
+                in_words(facts)
+            self._facts = facts
+            if facts["result"] not in (None, self._reported):
+                self._report(session, facts["result"])
         except CoordinatorLostError:
             problem = _LOST
         except FedpowerError as error:

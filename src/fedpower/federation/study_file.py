@@ -296,8 +296,9 @@ def _study(decoded: Any, where: str) -> StudyFile:
 
 def _rules(where: str, content: dict[str, Any], columns: tuple[str, ...]) -> TableRules:
     rules = table_rules(content, where)
+    kept, dropped = set(columns), set(rules.dropped)
     for name in (*rules.columns, *rules.dropped):
-        fits = (name in columns) is not (name in rules.dropped)
+        fits = (name in kept) is not (name in dropped)
         require(fits, f"[rules] of {where}", "for columns in [columns], or drop others", name)
     completed = rules.completed(columns)
     check_names("columns", completed.features)

@@ -8,6 +8,8 @@ import re
 import socket
 import struct
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -29,7 +31,7 @@ from fedpower.federation.silo_file import SiloFile, open_silo
 from fedpower.federation.study_file import Federation, StudyFile
 from fedpower.privacy.ledger import Decision, Ledger
 from fedpower.protocol.messages import Message, Propose, Refusal, Standing, decode, encode, encoded_size
-from fedpower.protocol.receiving import most_question_bytes
+from fedpower.protocol.receiving import cleaned, most_question_bytes
 from fedpower.protocol.silo import NOT_YOURS, Silo
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ _NODE_VARIABLES = re.compile(
     r"PATH|LANG|LC_\w+|TZ|PYTHON\w+|LD_LIBRARY_PATH|GRPC_\w+|\w*_proxy|NO_PROXY", re.ASCII
 )
 _STOP_S = 5.0
+_MOST_AN_HOUR, _HOUR_S = 100, 3600.0  # lines of the log that anybody can cause
 _CREDENTIALS = struct.Struct("3i")  # process, user and group of a peer
 
 
@@ -56,7 +59,8 @@ class Vault:
         self._rows = contextlib.ExitStack()
         self._silo: Silo | None = None
         self._round: int | None = None
-        self._refused = ""  # why, the last time: whoever asks again and again must not fill the disk
+        self._refused: deque[tuple[float, str]] = deque(maxlen=_MOST_AN_HOUR)  # when, and why
+        self._arrivals: deque[float] = deque(maxlen=_MOST_AN_HOUR)
         self._log.add("started", version=fedpower.__version__)
 
     def serve(self, node: Connection) -> None:
@@ -74,7 +78,7 @@ class Vault:
         try:
             question = decode(content)
         except ProtocolError as error:
-            logger.error("refused a message that is not a question: %s", error)
+            logger.error("refused a message that is not a question: %s", cleaned(error))
             return b""
         with self._one_at_a_time:
             answer = self._answer(question, len(content))
@@ -120,57 +124,59 @@ class Vault:
                 raise ProtocolError("a question must be no longer than those of its study")
             self._log.add("asked", **about, question=getattr(question.body, "label", question.body.kind))
             answer = silo.answer(question)
+            if (size := encoded_size(answer)) > MOST_BYTES:
+                raise ProtocolError("an answer must be no longer than the longest message, got a longer one")
             if not isinstance(answer.body, Refusal):
-                self._log.add("sent", **about, answer=answer.body.kind, bytes=encoded_size(answer))
-                self._refused = ""
+                self._log.add("sent", **about, answer=answer.body.kind, bytes=size)
                 return answer
             reason = answer.body.reason
         except ProtocolError as error:
             reason = str(error)
         except FedpowerError as error:
-            logger.error("the silo could not answer: %s", error)
+            logger.error("the silo could not answer: %s", cleaned(error))
             reason = NOT_YOURS
         except Exception:
             logger.exception("the silo could not answer round %s", question.round)
             reason = NOT_YOURS
         proposal = isinstance(question.body, Propose)
         body = Standing(state="unable", reason=reason) if proposal else Refusal(reason=reason)
-        if reason != self._refused:
+        if self._is_news(reason):
             with contextlib.suppress(FedpowerError):  # which was why it could not answer
                 self._log.add("refused to answer", **about, reason=reason)
-            self._refused = reason
         return msgspec.structs.replace(question, silo=self._own.name, body=body)
 
     def _standing(self, proposed: Propose, run: str) -> Standing:
         """Return where a proposed study stands; the rows of an approved one are read."""
         study = self._arrived(proposed, run)
         decision = self.inbox.decision(study.digest)
-        if decision is None:
-            decision = self._by_rule(study)
-        elif decision.approved:
-            self._open(study)
+        if decision is None and (decision := self.inbox.by_rule(study)):
+            logger.info("study %s (%s) meets the standing rules: approved", study.name, study.digest[:12])
+            self._log.add()
+        if decision is not None and decision.approved and self._open_approved(study, decision) is None:
+            decision = None
         if decision is None:
             return Standing(state="waiting")
         return Standing(state="approved" if decision.approved else "refused", reason=decision.reason)
 
-    def _by_rule(self, study: StudyFile) -> Decision | None:
-        """Return the approval by standing rules of a study whose rows were read, if there is one."""
-        decision = self.inbox.by_rule(study)
-        if decision is None:
-            return None
-        logger.info("study %s (%s) meets the standing rules: approved", study.name, study.digest[:12])
+    def _open_approved(self, study: StudyFile, decision: Decision) -> Silo | None:
+        """Return the silo of a study; nothing where rules have approved it and its rows do not fit."""
         try:
-            self._open(study)
+            return self._open(study)
         except Exception:
+            if decision.by == "operator":
+                raise
             logger.exception("no rule approves any study until you decide about %s", study.name)
             self.inbox.stop_rules(study)
-            decision = None
-        self._log.add()
-        return decision
+            self._log.add()
+            return None
 
     def _arrived(self, proposed: Propose, run: str) -> StudyFile:
         """Return a proposed study; it is asked about again and again, and kept once."""
         if self._proposed is None or self._proposed[0] != proposed or self._proposed[1] not in self.inbox:
+            now = time.monotonic()
+            if len(self._arrivals) == _MOST_AN_HOUR and now < self._arrivals[0] + _HOUR_S:
+                raise ProtocolError(f"at most {_MOST_AN_HOUR} studies must arrive in an hour, got one more")
+            self._arrivals.append(now)
             study = self.inbox.add(proposed)
             self._log.add("arrived", study=study.digest, run=run, name=study.name)
             self._proposed = proposed, study
@@ -181,14 +187,25 @@ class Vault:
                 logger.info("the standing rules do not approve it: %s", "; ".join(rules))
         return self._proposed[1]
 
+    def _is_news(self, reason: str) -> bool:
+        """Return whether a refusal is to be logged: whoever asks again and again must not fill the disk."""
+        now = time.monotonic()
+        recent = [why for when, why in self._refused if now < when + _HOUR_S]
+        if reason in recent or len(recent) == _MOST_AN_HOUR:
+            return False
+        self._refused.append((now, reason))
+        return True
+
     def _approved(self, asked_as: str) -> Silo:
         """Return the silo that answers a study's questions, its rows read; refuse without an approval."""
-        held = self.inbox.decision(asked_as)
-        if held is None or not held.approved:
+        held, silo = self.inbox.decision(asked_as), None
+        if held is not None and held.approved:
+            if self._silo is not None and self._silo.study.digest == asked_as:
+                return self._silo
+            silo = self._open_approved(self.inbox.study(held.study), held)
+        if silo is None:
             raise ProtocolError("a study must be approved by this silo's operator before it is answered")
-        if self._silo is not None and self._silo.study.digest == asked_as:
-            return self._silo
-        return self._open(self.inbox.study(held.study))
+        return silo
 
     def _open(self, study: StudyFile) -> Silo:
         if self._silo is None or self._silo.study.agreement != study.digest:
@@ -299,8 +316,7 @@ def _accept(vault: Vault, listener: socket.socket, say: Say) -> None:
         credentials = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _, uid, _ = _CREDENTIALS.unpack(credentials)
         say(f"the node connected; {isolation.separation(uid, os.getuid())}")
-        node = Connection(stream.detach())
-        threading.Thread(target=vault.serve, args=(node,), name="node", daemon=True).start()
+        vault.serve(Connection(stream.detach()))  # one at a time
 
 
 def _work(

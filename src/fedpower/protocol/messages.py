@@ -146,7 +146,7 @@ class AskQuery(_Body, frozen=True, kw_only=True):
     """Asks for the answer to one of a study's queries, in plain or as a part of a secure sum."""
 
     index: int
-    label: str
+    label: _Label
     public: bytes = b""
     session: Session | None = None
 

@@ -351,9 +351,10 @@ def _rule(column: str, given: Any, where: str) -> Rule:
     lists |= {"items": rule.items} if kind == "rating" and "items" in given else {}
     for name, words in lists.items():
         require(len(set(words)) == len(words), name, "different words")
+        require(all(map(is_showable, words)), name, "words to be shown")
         if name and name != "missing_words":
             require(len(words) >= (1 if name == "levels" else 2), name, "the words that silos agree on")
-            require("" not in words and all(map(is_showable, words)), name, "words to be shown")
+            require("" not in words, name, "words that are not empty")
     require(
         kind != "levels" or OTHER not in rule.levels, key, f"words without {OTHER!r}, which is always added"
     )
