@@ -19,16 +19,19 @@ from studies import CONTENT, RUN, SIZES, kit_of, write_study
 
 from federations import NAMES, coordinator_of, parties_of, study_of
 from fedpower.engines.inprocess import Pace, drive
-from fedpower.exceptions import ProtocolError, RefusedError
+from fedpower.exceptions import InputError, ProtocolError, RefusedError
 from fedpower.federation import coordinator as serving
 from fedpower.federation import runner as running
 from fedpower.federation.coordinator import CoordinatorService, Questions, RunThread
 from fedpower.federation.kits import Kit
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY
+from fedpower.federation.processes import only_one
 from fedpower.federation.runner import LAST_RUNS, CoordinatorLostError, CoordinatorSession, Runner
 from fedpower.federation.study_file import COORDINATOR, RUNNER, VIEWERS, StudyFile
 from fedpower.protocol.coordinator import Round, Unreadable
 from fedpower.protocol.messages import Message, Propose, Refusal, Standing, decode, encode
+
+SIGNED = {"0" * 64: "0" * 128}
 
 
 class FakeLinks:
@@ -276,11 +279,12 @@ def test_a_result_is_listed_and_sent_in_pieces_and_nothing_else_is(service, monk
 def test_a_run_is_started_again_after_its_end_and_not_twice_and_gives_way_to_another(service, monkeypatch):
     """The silo that is connected says nothing, and is waited for; none is, once the runner goes on."""
 
-    def start(run: str) -> Any:
-        assert call(service, {"do": "start", "run": run, "content": CONTENT})[0] == {"run": run}
+    def start(run: str, signatures: dict[str, str] = SIGNED) -> Any:
+        asked = {"do": "start", "run": run, "content": CONTENT, "signatures": signatures}
+        assert call(service, asked)[0] == {"run": run}
         return service._run
 
-    first = start(RUN)
+    first = start(RUN, {})
     assert start(RUN) is first
     assert first.is_alive()
     second = start("f" * 16)
@@ -291,6 +295,7 @@ def test_a_run_is_started_again_after_its_end_and_not_twice_and_gives_way_to_ano
     service.links.there.clear()  # type: ignore[attr-defined]
     for _ in range(2):
         run = start(RUN)
+        assert run._proposal.signatures == SIGNED, "also those that came after the first start"
         assert call(service, {"do": "go on", "run": RUN}) == ({}, b"")
         run.join(30)
         state = call(service, {"do": "status"})[0]["run"]
@@ -452,6 +457,11 @@ class Scripted:
 
     def fetch(self, run: str, destination: Path) -> None:
         self.fetched.append(run)
+
+
+def test_a_runner_runs_one_study_at_a_time(follow, kits):
+    with only_one(kits[RUNNER].tls, ""), pytest.raises(InputError, match="must run one study at a time"):
+        follow(Scripted({}))
 
 
 @pytest.fixture

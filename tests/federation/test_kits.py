@@ -15,12 +15,22 @@ from studies import signed_kit, write_silo, write_study
 
 from fedpower.cli import main
 from fedpower.exceptions import InputError
-from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, REVOKED, TLS, certificates, kits
+from fedpower.federation import (
+    AUTHORITY_CERTIFICATE,
+    CERTIFICATE,
+    IDENTITY,
+    KEY,
+    REVOKED,
+    TLS,
+    certificates,
+    kits,
+)
 from fedpower.federation.certificates import days_left, fingerprint
 from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.kits import Authority, Kit, Request, accept, accept_list, ask
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.messages import Enrolment
+from fedpower.protocol.secure import Identity
 
 
 @pytest.fixture
@@ -65,6 +75,12 @@ def test_kits_are_private_have_their_own_keys_and_pass_flare_s_own_checks(tmp_pa
         with pytest.raises(InputError, match="must be new or empty"):
             ask(study.federation, party, kit)
     assert len(set(keys)) == len(keys)
+    early = tmp_path / "early" / IDENTITY
+    early.parent.mkdir()
+    Identity.new().save(early)
+    made = early.read_bytes()
+    ask(study.federation, names[0], early.parent)
+    assert early.read_bytes() == made, "a study may name the key before there is a kit"
     held = [path for path in authority.folder.rglob("*") if path.is_file()]
     assert {path.name for path in held if b"PRIVATE" in path.read_bytes()} == {"authority.key"}
     assert (authority.folder / "authority.key").read_bytes() not in keys

@@ -260,6 +260,7 @@ def key(file: Path) -> None:
     """
     held = Identity.load(file) if file.exists() else Identity.new()
     if not file.exists():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         held.save(file)
     click.echo(held.public)
 

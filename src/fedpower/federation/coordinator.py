@@ -506,11 +506,10 @@ class CoordinatorService:
     def _proposed(self, folder: Path, call: dict[str, Any]) -> tuple[StudyFile, dict[str, str]]:
         """Return the study of a run and its signatures, from its folder or as they arrived."""
         path = folder / "study"
-        if path.exists():
-            proposal = decode_as(path.read_bytes(), Propose)
-            return proposed_study(proposal.content), proposal.signatures
         given = {name: call[name] for name in ("content", "signatures") if name in call}
         proposal = msgspec.convert(given, Propose)
+        if path.exists():  # others may have signed it since
+            return proposed_study(decode_as(path.read_bytes(), Propose).content), proposal.signatures
         study = proposed_study(proposal.content)
         self.federation.check(study)
         terms = study.terms()[0]

@@ -383,6 +383,7 @@ def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def _check_new(folder: Path, otherwise: str = "") -> None:
-    if folder.exists() and any(folder.iterdir()):
+    """Refuse a folder with files; a silo may have made its signing key there, for a study to name it."""
+    if folder.exists() and any(path.name != IDENTITY for path in folder.iterdir()):
         hint = f"name another with -o{otherwise and f', or {otherwise}'}"
         raise InputError(f"{folder} must be new or empty, got a folder with files; {hint}")

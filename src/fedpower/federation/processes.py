@@ -4,6 +4,7 @@ A process that ended is not started again: that is what systemd or compose does 
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import signal
@@ -11,8 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
+
+from fedpower.exceptions import InputError
 
 PROGRAM = "fedpower"  # the module that a party's process runs
 _LIFELINE = "FEDPOWER_LIFELINE"  # a variable that says: standard input is open while the starter lives
@@ -100,3 +104,17 @@ def stop(*children: subprocess.Popen[bytes]) -> None:
         for child in children:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.0, ends - time.monotonic()))
+
+
+@contextlib.contextmanager
+def only_one(folder: Path, problem: str) -> Iterator[None]:
+    """Hold a folder; refuse where another process holds it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(problem) from None
+        yield
+    finally:
+        os.close(handle)

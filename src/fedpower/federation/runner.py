@@ -15,6 +15,7 @@ import msgspec
 
 from fedpower.exceptions import FedpowerError, ProtocolError
 from fedpower.federation.kits import Kit, write_private
+from fedpower.federation.processes import only_one
 from fedpower.federation.study_file import COORDINATOR, RUNNER, StudyFile
 from fedpower.federation.study_status import who_waits
 from fedpower.protocol.receiving import cleaned
@@ -162,6 +163,12 @@ class Runner:
     _shown: int = field(init=False, default=-1)
 
     def run(self, destination: Path, *, resume: bool) -> dict[str, Any]:
+        """Return the state in which the run ended; two runs at a time would end each other."""
+        busy = f"{self.kit.folder} must run one study at a time, got another that already runs"
+        with only_one(self.kit.tls, busy):
+            return self._run(destination, resume=resume)
+
+    def _run(self, destination: Path, *, resume: bool) -> dict[str, Any]:
         run, idle = self._begin(resume), 0
         while True:
             shown = self._shown

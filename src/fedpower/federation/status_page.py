@@ -1,7 +1,5 @@
 """A page on this machine that shows how a study stands, and the report of its result; it updates itself."""
 
-import fcntl
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +10,7 @@ import msgspec
 
 from fedpower.exceptions import FedpowerError, InputError
 from fedpower.federation.health import Server
+from fedpower.federation.processes import only_one
 from fedpower.federation.runner import CoordinatorLostError, CoordinatorSession, understood
 from fedpower.federation.study_file import StudyFile
 from fedpower.federation.study_status import in_words, study_facts
@@ -82,12 +81,8 @@ class StatusPage:
 def served(page: StatusPage, port: int, kit: Path) -> Iterator[str]:
     """Serve the only page of a kit, on this machine; give its address."""
     with ExitStack() as stack:
-        folder = os.open(kit, os.O_RDONLY | os.O_DIRECTORY)
-        stack.callback(os.close, folder)
-        try:  # two pages of one name would get each other's replies
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{kit} must have one page at a time, got another that is open") from None
+        # Two pages of one name would get each other's replies.
+        stack.enter_context(only_one(kit, f"{kit} must have one page at a time, got another that is open"))
         try:
             server = stack.enter_context(Server(("127.0.0.1", port), page.answer, **_HEADERS))
         except OSError as error:

@@ -1,7 +1,6 @@
 """The vault: a silo's process that has its rows, ledger and signing key, and no network."""
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
@@ -25,7 +24,7 @@ from fedpower.federation.events import EventLog
 from fedpower.federation.inbox import Inbox
 from fedpower.federation.kits import Kit
 from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings, VaultStatus
-from fedpower.federation.processes import start_process, stop, wait_for_signal
+from fedpower.federation.processes import only_one, start_process, stop, wait_for_signal
 from fedpower.federation.review import advice_of, size_of
 from fedpower.federation.silo_file import SiloFile, open_silo
 from fedpower.federation.study_file import Federation, StudyFile
@@ -226,7 +225,7 @@ def open_vault(federation: Federation, own: SiloFile) -> Iterator[Vault]:
     path = None if own.data.path is None else own.path.parent / own.data.path
     if path is not None and not path.exists():
         raise InputError(f"path in [data] of {own.path} must exist, got no file at {path}")
-    with own.open_ledger() as ledger, _only_one(own):
+    with own.open_ledger() as ledger, _alone(own):
         vault = Vault(federation, own, ledger)
         try:
             yield vault
@@ -234,19 +233,10 @@ def open_vault(federation: Federation, own: SiloFile) -> Iterator[Vault]:
             vault.stop()
 
 
-@contextlib.contextmanager
-def _only_one(own: SiloFile) -> Iterator[None]:
+def _alone(own: SiloFile) -> contextlib.AbstractContextManager[None]:
     """Refuse a second vault of a silo; several would answer in turn."""
     own.inbox.mkdir(exist_ok=True, mode=0o700)
-    folder = os.open(own.inbox, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"silo {own.name!r} must run once, got one that already runs") from None
-        yield
-    finally:
-        os.close(folder)
+    return only_one(own.inbox, f"silo {own.name!r} must run once, got one that already runs")
 
 
 def node_settings(kit: Kit, vault: int | str = -1, *, health: tuple[str, int] | None = None) -> NodeSettings:
