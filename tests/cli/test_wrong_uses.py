@@ -130,7 +130,7 @@ ledger show secret.csv | secret.csv
 ledger verify nowhere.ledger | nowhere.ledger
 ledger verify secret.csv | secret.csv
 ledger verify north.ledger --log secret.csv | --log
-ledger show north.ledger --what-if=-1 | --epsilon
+ledger show north.ledger --what-if=-1 | --what-if must be positive
 ledger create new.ledger --epsilon 1 | --delta
 ledger create north.ledger --epsilon 9 --delta 1e-06 | north.ledger
 ledger create new/x.ledger --epsilon inf --delta 1e-06 | --epsilon

@@ -236,3 +236,13 @@ def test_files_of_arrays_must_be_real_and_two_dimensional(tmp_path):
 
 def test_rows_without_names_are_not_selected_by_name():
     assert "column names to select" in refusal(lambda: open_source(np.ones((2, 3))).select(("a",)))
+
+
+@pytest.mark.parametrize("drop", [(), ("a",), ("b",), ("d",), ("a", "b", "c")])
+@pytest.mark.parametrize("cell", ["2", '"2"'])
+def test_a_row_with_too_many_cells_is_refused_whichever_columns_are_read(tmp_path, drop, cell):
+    """Of a few columns Polars would read the cells one place further, and say nothing."""
+    path = tmp_path / "north.csv"
+    path.write_text(f"a,b,c,d\n1,{cell},3,4\n1,500,{cell},3,4\n1,2,3,4\n")
+    with pytest.raises(InputError, match="must have 4 cells like its first line, got 5 at row 2"):
+        list(open_source(path, drop=drop).blocks(10))

@@ -339,6 +339,13 @@ def test_rounds_begin_once_all_silos_have_decided(service, tmp_path):
     assert state["standings"]["east"]["reason"] == "our\N{REPLACEMENT CHARACTER} words"
 
 
+def test_a_refusal_that_is_taken_back_while_others_are_waited_for_counts_no_more(service, tmp_path):
+    study = write_study(tmp_path, rounds={"min_silos": 2})
+    says = {"north": [*["waiting"] * 9, "approved"], "south": ["approved"], "east": ["refused", "approved"]}
+    state = approval(service, study, says, go_on=False).state
+    assert {one["state"] for one in state["standings"].values()} == {"approved"}
+
+
 @pytest.mark.parametrize("third", ["waiting", None, Refusal(reason="no")])
 def test_rounds_begin_with_enough_silos_once_the_runner_goes_on(third, service, tmp_path):
     study = write_study(tmp_path, rounds={"min_silos": 2, "grace": 0.1})

@@ -5,6 +5,7 @@ import re
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -25,6 +26,7 @@ from fedpower.federation import (
     certificates,
     kits,
 )
+from fedpower.federation import runner as running
 from fedpower.federation.certificates import days_left, fingerprint
 from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.kits import Authority, Kit, Request, accept, accept_list, ask
@@ -263,6 +265,17 @@ def test_a_kit_takes_a_list_of_its_authority_that_is_no_older_than_its_own(autho
     held.write_bytes(b"damaged")
     with pytest.raises(InputError, match=r"revoked.crl must be a list of revoked certificates"):
         Kit(kit).check()
+
+
+def test_a_session_is_opened_with_the_certificate_that_the_kit_has_by_then(authority, tmp_path, monkeypatch):
+    folder = tmp_path / "runner"
+    signed_kit(authority, "runner", folder)
+    kit = Kit(folder)
+    authority.sign(Request.read(ask(authority.federation, "runner", folder, renew=True)), renew=True)
+    accept(folder, authority.signed("runner"))
+    monkeypatch.setattr(running, "CoordinatorSession", Mock())
+    with running.open_session(kit, patience=None):
+        pass
 
 
 def test_a_certificate_is_warned_about_from_30_days_on(authority, tmp_path):

@@ -12,7 +12,7 @@ import click
 
 from fedpower.cli.console import print_facts, print_json, print_table, say
 from fedpower.cli.options import PATH, option, options, output
-from fedpower.exceptions import FedpowerError, InputError
+from fedpower.exceptions import FedpowerError, InputError, require
 from fedpower.federation import CERTIFICATE, REVOKED, TLS, kits, needs_flare
 from fedpower.federation.certificates import (
     days_left,
@@ -101,7 +101,7 @@ def request(federation: Path, party: str, *, output: Path | None, renew: bool) -
     """
     place = output or federation.parent / "kits" / party
     made = kits.ask(read_parties(federation), party, place, renew=renew)
-    say(f"Request: {made}. Send it to the authority, but not the key next to it.")
+    say(f"Request: {made}. Send it to the authority, and nothing else of the kit.")
     click.echo(f"fingerprint of the key: {fingerprint(kits.Request.read(made).key)}")
 
 
@@ -390,6 +390,8 @@ def approve(
     """
     if yes and refuse is not None:
         raise InputError("--yes and --refuse must not be given together, got both")
+    is_there = study is None or not study.endswith(".toml") or Path(study).is_file()
+    require(is_there, "STUDY", "a file that is there, or the name or hash of a study", study)
     if yes and not (study and (Path(study).is_file() or len(study) == _HASH_DIGITS)):
         raise InputError(f"--yes must go with the file of a study or all {_HASH_DIGITS} digits of its hash")
     own = read_silo(silo_file or kit / "silo.toml")

@@ -69,6 +69,7 @@ def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
     with Ledger.open(ledger, read_only=True) as opened:
         statement, decisions = opened.statement(), opened.decisions()
         if what_if is not None:
+            require(0 < what_if < math.inf, "--what-if", "positive and finite", what_if)
             after = opened.what_if(what_if)
             forecast = {"epsilon": what_if, "fits": after.fits, "spent": after.epsilon, "left": after.left}
             statement["what_if"] = jsonable(forecast)

@@ -26,7 +26,7 @@ from fedpower.cli.options import (
 )
 from fedpower.cli.results import print_result
 from fedpower.cli.silos import note_doubts, own_tables, read_nodes, read_vector
-from fedpower.exceptions import InputError
+from fedpower.exceptions import InputError, require
 from fedpower.federation import needs_flare
 from fedpower.federation.inbox import message_to_sign, read_signatures, signatures_of
 from fedpower.federation.kits import Kit
@@ -270,6 +270,7 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool,
     """
     needs_flare()
     read = read_study(study)
+    require(given["patience"] >= 0.0, "--wait", "a number of seconds", given["patience"])
     _check_rehearsed(given)
     local = given["n_local"] is not None
     with new_folder(output, known=KNOWN, force=force) as place, _run_with(study, read, given) as (kit, tried):

@@ -240,7 +240,7 @@ class RunThread(threading.Thread):
     ) -> None:
         super().__init__(name=folder.name, daemon=True)
         self.study, self.folder = study, folder
-        self.stopped, self.go_on = threading.Event(), threading.Event()
+        self.stopped, self.go_on, self.ask_again = (threading.Event() for _ in range(3))
         self._links = links
         self.questions = Questions(links, study.terms()[0], self.stopped)
         self._proposal = Propose(content=study.content, signatures=dict(signatures or {}))
@@ -315,16 +315,20 @@ class RunThread(threading.Thread):
         terms, due, asked_at = self.study.terms()[0], dict[str, float](), dict[str, float]()
         while True:
             connected, now = self._links.connected(), time.monotonic()
+            if again := self.ask_again.is_set():
+                self.ask_again.clear()
             for name, standing in self._standings.items():
-                if standing.state in ("approved", "refused", "unable"):
+                if standing.state == "approved" or (standing.state == "unable" and not again):
                     continue
                 if name not in connected:
-                    self._standings[name] = _ABSENT
+                    self._standings[name] = standing if standing.state == "refused" else _ABSENT
                 elif standing.state == "asked" and now - asked_at[name] > self._longest():
                     unable = f"no answer in {self._longest():g} s; if rows take longer to read, use --resume"
                     self._standings[name] = Standing(state="unable", reason=unable)
-                elif standing.state == "absent" or (standing.state == "waiting" and now > due[name]):
-                    if standing.state == "absent":
+                elif standing.state in ("absent", "unable") or (
+                    standing.state != "asked" and now > due[name]
+                ):
+                    if standing.state in ("absent", "unable"):
                         self._standings[name] = Standing(state="asked")
                     asked_at[name] = now
                     due[name] = math.inf  # until it answers
@@ -382,9 +386,11 @@ class RunThread(threading.Thread):
     def _record(self, closed: Round) -> None:
         restarted = [name for name, body in closed.answers.items() if isinstance(body, KeyGone)]
         answered = f"{len(closed.answers) - len(restarted)} of {len(closed.asked)}"
-        logger.info(
-            "run %s: round %s (%s), %s answered", self.name, closed.number, measured(closed.kind), answered
-        )
+        if self._history:  # else it is a round from before a restart
+            kind = measured(closed.kind)
+            logger.info("run %s: round %s (%s), %s answered", self.name, closed.number, kind, answered)
+        for name in closed.answers:
+            self._standings[name] = Standing(state="approved")
         self._rounds.append(
             {
                 "round": closed.number,
@@ -492,7 +498,9 @@ class CoordinatorService:
         name = _run_id(call.get("run"))
         with self._starting:
             run = self._run
-            if run is None or not run.is_alive() or run.name != name:
+            if run is not None and run.is_alive() and run.name == name:
+                run.ask_again.set()  # also those who were not able to
+            else:
                 folder = self.kit.folder / "runs" / name
                 study, signatures = self._proposed(folder, call)
                 started = RunThread(study, folder, self.links, signatures=signatures)

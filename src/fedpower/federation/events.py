@@ -231,6 +231,8 @@ def _checked(text: bytes, path: Path, seq: int, digest: str) -> _Line:
     got = "was changed"
     if line is not None and line.seq != seq:
         got = f"line {line.seq} is in its place, so a line was removed, added or moved"
+        if line.seq > seq:
+            got += ", or the ledger is an older copy: put back the newest, and never go on with an older one"
     raise LedgerError(f"line {seq} in {path} must be as it was written but {got}")
 
 

@@ -280,6 +280,8 @@ def ask(federation: Federation, party: str, folder: Path, *, renew: bool = False
 
 def accept(folder: Path, signed: Path) -> Kit:
     """Return a kit that is complete, after its certificate and its authority's were put into it."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} must be a kit made by `fedpower node request`, got no folder there")
     requests = sorted(folder.glob("*.csr"))
     if len(requests) != 1:
         raise InputError(f"{folder} must hold exactly one request, the signed one, got {len(requests)}")

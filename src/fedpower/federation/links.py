@@ -144,7 +144,8 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
             if endpoint := self.find_endpoint(peer):
                 self.send_message(endpoint, APP, {"kind": kind, "number": number}, content)
         except CommError as error:
-            logger.info("a message to %s was not sent: %s", peer, error)
+            logger.debug("%s", error)
+            logger.info("a message to %s was not sent: it is not connected", peer)
             return False
         return endpoint is not None
 

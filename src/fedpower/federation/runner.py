@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from fedpower.exceptions import FedpowerError, ProtocolError
+from fedpower.federation.certificates import pair_fits
 from fedpower.federation.kits import Kit, write_private
 from fedpower.federation.processes import only_one
 from fedpower.federation.study_file import COORDINATOR, RUNNER, StudyFile
@@ -23,7 +24,7 @@ from fedpower.report.text import count, human_bytes
 
 Standings = Mapping[str, Mapping[str, str]]  # where a proposal stands, by silo
 _CONNECT_S = 10.0
-_POLL_S = 0.2
+_POLL_S, _REPLACE_S = 0.2, 2.0
 _MOST_REPLY_BYTES = 64 * 2**20  # more than a piece of a result, or the record of a run
 _MOST_RESULT_BYTES = 4 * 2**30
 _IDLE_STARTS = 6  # a run is given up after so many starts in a row in which no round was closed
@@ -135,7 +136,10 @@ def open_session(
     kit: Kit, name: str = RUNNER, *, patience: float | None = _CONNECT_S
 ) -> Iterator[CoordinatorSession]:
     """Give a session with the coordinator; refuse where there is no connection, unless patience is None."""
-    kit.check()
+    end = time.monotonic() + _REPLACE_S
+    while not pair_fits(kit.tls) and time.monotonic() < end:
+        time.sleep(0.05)  # one of the two is just being replaced
+    Kit(kit.folder).check()  # of the files as they are now
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
     session, began = CoordinatorSession(kit, name), time.monotonic()
     try:

@@ -180,10 +180,11 @@ class Vault:
             self._log.add("arrived", study=study.digest, run=run, name=study.name)
             self._proposed = proposed, study
             signatures = self.inbox.signatures(study)
-            kit, rules = self._own.path.parent, list(self.inbox.objections(study, signatures))
-            logger.info("study %s arrived: fedpower node approve %s %s", study.name, kit, study.digest[:12])
-            if rules and self._own.approve is not None:
-                logger.info("the standing rules do not approve it: %s", "; ".join(rules))
+            kit, against = self._own.path.parent, list(self.inbox.objections(study, signatures))
+            if against and self.inbox.decision(study.digest) is None:
+                logger.info("study %s waits: fedpower node approve %s %s", study.name, kit, study.digest[:12])
+                if self._own.approve is not None:
+                    logger.info("the standing rules do not approve it: %s", "; ".join(against))
         return self._proposed[1]
 
     def _is_news(self, reason: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import functools
 import glob
 import gzip
 import io
@@ -189,12 +190,15 @@ class _Text:
 
     def read(self, columns: list[str], numbers: Collection[str], max_rows: int) -> Iterator[pl.DataFrame]:
         past, last = 0, self.columns[-1]
+        wanted = list(dict.fromkeys([*columns, last]))
+        if len(wanted) < len(self.columns) and not self._is_even:
+            wanted = self.columns  # Polars overlooks lines that are too long where it reads only some
         while True:
             typed = () if self.as_text else numbers
             schema = {name: pl.Float64 if name in typed else pl.String for name in self.columns}
             row = 0
             try:
-                frame = self._scan(schema, self.separator).select(list(dict.fromkeys([*columns, last])))
+                frame = self._scan(schema, self.separator).select(wanted)
                 for batch in frame.collect_batches(chunk_size=max_rows, maintain_order=True):
                     start, row = row, row + len(batch)
                     if row > past:
@@ -222,15 +226,20 @@ class _Text:
     def _blank_rows(self) -> list[int]:
         """Return the numbers of lines without a cell; a row of another length than the heading is refused."""
         if self.blank is None:
-            # In a fast pass: every line has as many separators as the heading, and no quotes.
-            line = pl.col("line")
-            count = line.str.count_matches(self.separator, literal=True)
-            odd = line.is_null() | line.str.contains('"', literal=True) | (count != len(self.columns) - 1)
-            lines = self._scan({"line": pl.String}, "\0", quote_char=None).select(odd.any())
-            self.blank = []
-            if len(self.columns) > 1 and lines.collect(engine="streaming").item():
-                self.blank = self._irregular()
+            self.blank = [] if len(self.columns) == 1 or self._is_even else self._irregular()
         return self.blank
+
+    @functools.cached_property
+    def _is_even(self) -> bool:
+        """Whether every line has as many separators as the heading, and no quotes, found in a fast pass."""
+        line = pl.col("line")
+        count = line.str.count_matches(self.separator, literal=True)
+        odd = line.is_null() | line.str.contains('"', literal=True) | (count != len(self.columns) - 1)
+        try:
+            lines = self._scan({"line": pl.String}, "\0", quote_char=None).select(odd.any())
+            return not lines.collect(engine="streaming").item()
+        except (pl.exceptions.PolarsError, OSError, EOFError, UnicodeError):
+            return False
 
     def _irregular(self) -> list[int]:
         blank: list[int] = []
