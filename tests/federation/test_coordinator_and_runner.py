@@ -22,14 +22,14 @@ from fedpower.engines.inprocess import Pace, drive
 from fedpower.exceptions import InputError, ProtocolError, RefusedError
 from fedpower.federation import coordinator as serving
 from fedpower.federation import runner as running
-from fedpower.federation.coordinator import CoordinatorService, Questions, RunThread
+from fedpower.federation.coordinator import CoordinatorService, Questions, RunThread, StudyRun
 from fedpower.federation.kits import Kit
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY
 from fedpower.federation.processes import only_one
 from fedpower.federation.runner import LAST_RUNS, CoordinatorLostError, CoordinatorSession, Runner
 from fedpower.federation.study_file import COORDINATOR, RUNNER, VIEWERS, StudyFile
 from fedpower.protocol.coordinator import Round, Unreadable
-from fedpower.protocol.messages import Message, Propose, Refusal, Standing, decode, encode
+from fedpower.protocol.messages import Enrolment, Message, Propose, Refusal, Standing, decode, encode
 
 SIGNED = {"0" * 64: "0" * 128}
 
@@ -399,6 +399,19 @@ def test_the_folders_of_the_last_runs_are_kept(service, monkeypatch):
         call(service, {"do": "start", "run": digit * 16, "content": CONTENT})
     service._run.stop()
     assert {path.name for path in (service.kit.folder / "runs").iterdir()} == {"3" * 16, "4" * 16}
+
+
+def test_after_a_restart_silos_that_answered_before_are_proposed_the_study_again(service, tmp_path):
+    study = write_study(tmp_path)
+    run = RunThread(study, tmp_path / RUN, service.links)
+    run.folder.mkdir()
+    made = StudyRun(study, run=RUN, checkpoint=run.folder / "rounds")
+    for question in made.coordinator.next():
+        made.coordinator.receive(replace(question, body=Enrolment(n_rows=60, n_features=5)))
+    run._open()
+    state = run.state
+    assert [closed["answered"] for closed in state["rounds"]] == [list(study.silos)]
+    assert {one["state"] for one in state["standings"].values()} == {"absent"}
 
 
 ENDS: list[tuple[Exception, str, bool, str]] = [  # what fails where, whether another start may help, why

@@ -315,20 +315,20 @@ class RunThread(threading.Thread):
         terms, due, asked_at = self.study.terms()[0], dict[str, float](), dict[str, float]()
         while True:
             connected, now = self._links.connected(), time.monotonic()
-            if again := self.ask_again.is_set():
+            if self.ask_again.is_set():
                 self.ask_again.clear()
+                for name in (name for name, one in self._standings.items() if one.state == "unable"):
+                    self._standings[name] = _ABSENT
             for name, standing in self._standings.items():
-                if standing.state == "approved" or (standing.state == "unable" and not again):
+                if standing.state in ("approved", "unable"):
                     continue
                 if name not in connected:
                     self._standings[name] = standing if standing.state == "refused" else _ABSENT
                 elif standing.state == "asked" and now - asked_at[name] > self._longest():
                     unable = f"no answer in {self._longest():g} s; if rows take longer to read, use --resume"
                     self._standings[name] = Standing(state="unable", reason=unable)
-                elif standing.state in ("absent", "unable") or (
-                    standing.state != "asked" and now > due[name]
-                ):
-                    if standing.state in ("absent", "unable"):
+                elif standing.state == "absent" or (standing.state != "asked" and now > due[name]):
+                    if standing.state == "absent":
                         self._standings[name] = Standing(state="asked")
                     asked_at[name] = now
                     due[name] = math.inf  # until it answers
@@ -389,8 +389,8 @@ class RunThread(threading.Thread):
         if self._history:  # else it is a round from before a restart
             kind = measured(closed.kind)
             logger.info("run %s: round %s (%s), %s answered", self.name, closed.number, kind, answered)
-        for name in closed.answers:
-            self._standings[name] = Standing(state="approved")
+            for name in closed.answers:
+                self._standings[name] = Standing(state="approved")
         self._rounds.append(
             {
                 "round": closed.number,
