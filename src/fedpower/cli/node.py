@@ -415,11 +415,12 @@ def approve(
         if not (decided or as_json or shown["approved"]):
             signal.signal(signal.SIGINT, signal.default_int_handler)  # which reading rows may have replaced
             try:
-                decided = yes = click.confirm(f"Approve? {_TO_REFUSE}", default=False)
+                asked = "Approve? To refuse it, add --refuse REASON to the command."
+                decided = yes = click.confirm(asked, default=False)
             except click.Abort:
                 raise click.Abort("interrupted, so nothing was decided") from None
         if decided:
-            inbox.add(proposal)
+            inbox.keep(read, signatures)
             made = inbox.decide(read, approved=yes, reason=refuse or "")
             EventLog(own.log, ledger).add()
             shown["approved"] = made.approved
@@ -430,9 +431,6 @@ def approve(
             waits = "It is approved" if shown["approved"] else "Nothing is decided"
             stays = "It stays refused." if shown["approved"] is False else f"{waits}."
             say(done if decided else stays)
-
-
-_TO_REFUSE = "To refuse it, add --refuse REASON to the command."
 
 
 def _asked(inbox: Any, study: str | None) -> Any:

@@ -169,12 +169,9 @@ def _print(ledger: Path, statement: dict[str, Any], names: dict[str, str]) -> No
 def _row(alike: list[dict[str, Any]], study: str, cap: dict[str, float]) -> tuple[str, ...]:
     """Return the line of consecutive releases for one purpose, such as the products of all rounds."""
     last, many = alike[-1], len(alike)
-    together = Account(
-        cap=cap["epsilon"],
-        delta=cap["delta"],
-        mu=math.hypot(*(entry["mu"] for entry in alike)),
-        slack_delta=math.fsum(entry["slack_delta"] for entry in alike),
-    )
+    together = Account(cap=cap["epsilon"], delta=cap["delta"])
+    for entry in alike:
+        together = together.charged(entry["mu"], entry["slack_delta"])
     return (
         str(last["seq"]) if many == 1 else f"{alike[0]['seq']}–{last['seq']}",
         measured(last["purpose"]),

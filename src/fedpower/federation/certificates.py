@@ -1,7 +1,9 @@
 """Certificates in files: what they say, when they end, and whether their authority has revoked them."""
 
 import hashlib
+import math
 import ssl
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from http.client import HTTPSConnection
@@ -77,6 +79,13 @@ def pair_fits(tls: Path) -> bool:
     except (ssl.SSLError, OSError):
         return False
     return True
+
+
+def await_pair(tls: Path, seconds: float = math.inf) -> None:
+    """Wait until key and certificate belong together: one of the two may just be being replaced."""
+    end = time.monotonic() + seconds
+    while not pair_fits(tls) and time.monotonic() < end:
+        time.sleep(0.1)
 
 
 def warning(certificate: x509.Certificate, party: str, revoked: frozenset[int] = frozenset()) -> str | None:

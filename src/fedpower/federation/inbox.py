@@ -51,8 +51,13 @@ class Inbox:
         return study, signatures
 
     def add(self, proposal: Propose) -> StudyFile:
-        """Return a study that arrived, kept until it is decided; the oldest ones make room for it."""
+        """Return a study that arrived, and keep it."""
         study, signatures = self.opened(proposal)
+        self.keep(study, signatures)
+        return study
+
+    def keep(self, study: StudyFile, signatures: dict[str, str]) -> None:
+        """Keep a study until it is decided; the oldest ones make room for it."""
         self.folder.mkdir(exist_ok=True, mode=0o700)
         kept = Propose(content=study.content, signatures=signatures)
         write_whole(self._place(study.digest), encode(kept), private=True)
@@ -60,7 +65,6 @@ class Inbox:
         decided = [path for path in self._paths() if path not in waiting]
         for path in (*waiting[MOST_WAITING:], *decided[_MOST_DECIDED:]):
             path.unlink(missing_ok=True)
-        return study
 
     @property
     def n_waiting(self) -> int:

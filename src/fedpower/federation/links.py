@@ -39,7 +39,13 @@ from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 
 from fedpower.exceptions import InputError
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, REVOKED
-from fedpower.federation.certificates import coordinator_roots, pair_fits, revoked_serials, warnings
+from fedpower.federation.certificates import (
+    await_pair,
+    coordinator_roots,
+    pair_fits,
+    revoked_serials,
+    warnings,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -115,8 +121,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
             raise InputError(f"{must}, got {problem}") from None
 
         def credentials() -> Any:
-            while not pair_fits(tls):  # one of the two is just being replaced
-                time.sleep(0.1)
+            await_pair(tls)
             self._used = self._files(KEY, CERTIFICATE)
             pair = (tls / KEY).read_bytes(), (tls / CERTIFICATE).read_bytes()
             return grpc.ssl_server_credentials(

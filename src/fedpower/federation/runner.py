@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from fedpower.exceptions import FedpowerError, ProtocolError
-from fedpower.federation.certificates import pair_fits
+from fedpower.federation.certificates import await_pair
 from fedpower.federation.kits import Kit, write_private
 from fedpower.federation.processes import only_one
 from fedpower.federation.study_file import COORDINATOR, RUNNER, StudyFile
@@ -136,9 +136,7 @@ def open_session(
     kit: Kit, name: str = RUNNER, *, patience: float | None = _CONNECT_S
 ) -> Iterator[CoordinatorSession]:
     """Give a session with the coordinator; refuse where there is no connection, unless patience is None."""
-    end = time.monotonic() + _REPLACE_S
-    while not pair_fits(kit.tls) and time.monotonic() < end:
-        time.sleep(0.05)  # one of the two is just being replaced
+    await_pair(kit.tls, _REPLACE_S)
     Kit(kit.folder).check()  # of the files as they are now
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
     session, began = CoordinatorSession(kit, name), time.monotonic()

@@ -37,6 +37,7 @@ class StatusPage:
     def __init__(self, study: StudyFile, last_run: Callable[[], str | None]) -> None:
         self._study, self._last_run = study, last_run
         self._facts: dict[str, Any] | None = None
+        self._words: dict[str, Any] | None = None
         self._reported: str | None = None  # the run whose report there is
         self.contents = {"/": (_HTML, rendered("status.html", study=study).encode())}
         self._show("The coordinator has not answered so far.")
@@ -51,8 +52,7 @@ class StatusPage:
             last = self._last_run()
             with understood():
                 facts = study_facts(self._study, session.status(last), last)
-                in_words(facts)
-            self._facts = facts
+                self._facts, self._words = facts, in_words(facts)
             if facts["result"] not in (None, self._reported):
                 self._report(session, facts["result"])
         except CoordinatorLostError:
@@ -63,9 +63,9 @@ class StatusPage:
         return False
 
     def _show(self, problem: str | None) -> None:
-        facts, words = self._facts, self._facts and in_words(self._facts)
+        facts = self._facts
         report = facts is not None and facts["result"] is not None and facts["result"] == self._reported
-        shown = {"facts": facts, "words": words, "problem": problem, "report": report}
+        shown = {"facts": facts, "words": self._words, "problem": problem, "report": report}
         self.contents["/status.json"] = _JSON, msgspec.json.encode(shown)
 
     def _report(self, session: CoordinatorSession, run: str) -> None:
